@@ -1,0 +1,7 @@
+"""What the world does: plants, noise, workloads, the engine's mechanics, goodput. Pure: no clock, no file."""
+
+from headway.models.plant import Plant
+from headway.models.regimes import AffinePlant, RegimePlant
+
+PLANTS: dict[str, type[Plant]] = {plant.structure: plant for plant in (AffinePlant, RegimePlant)}
+"""Plant structures by name: one row, one class; `tests/test_plants.py` holds each to the same contract."""

@@ -1,0 +1,80 @@
+"""The one way to compile a kernel: numba, cached on disk under a name that changes with every kernel's source.
+
+numba's own cache looks at the file a function stands in and not at the functions it calls from other files, so that
+after an edit or an update an old kernel could run under new code. Here the cache folder carries a hash of all kernel
+sources: a changed source finds an empty folder. This is the one place under `models/` that looks at files, and only
+at the package's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F")
+
+
+def _sources_hash() -> str:
+    digest = hashlib.sha256(numba.__version__.encode())
+    package = Path(__file__).resolve().parent.parent
+    for folder in ("models", "controllers"):
+        for path in sorted((package / folder).glob("*.py")):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _cache_folder() -> str:
+    name = f"kernels-{_sources_hash()}"
+    beside = Path(__file__).resolve().parent / "__pycache__"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    for place in (beside, Path(cache) / "headway", Path(tempfile.gettempdir()) / f"headway-{os.getuid()}"):
+        folder = place / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return str(folder)
+    return ""
+
+
+_FOLDER = _cache_folder()
+
+
+def _compile(function: Any, **options: Any) -> Any:
+    before = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]  # numba fills its config at run time
+    numba.config.CACHE_DIR = _FOLDER  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        return numba.njit(cache=bool(_FOLDER), **options)(function)
+    finally:
+        numba.config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def compiled(function: F) -> F:
+    """Compile a kernel in numba's nopython mode, cached on disk, without fast math: the same result everywhere.
+
+    Args:
+        function: a function of numbers and arrays.
+
+    Returns:
+        The compiled function.
+    """
+    return _compile(function)
+
+
+def compiled_parallel(function: F) -> F:
+    """As `compiled`, for a kernel whose `numba.prange` loops run on all cores.
+
+    Args:
+        function: a function of numbers and arrays.
+
+    Returns:
+        The compiled function.
+    """
+    return _compile(function, parallel=True)

@@ -1,0 +1,135 @@
+"""A plant with all that was learned beside its numbers: noise, intervals, margins, hull and the engine's limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from headway.models.noise import Noise
+from headway.models.plant import Batch, Plant
+from headway.models.signals import Limits
+
+
+@dataclasses.dataclass(frozen=True)
+class Hull:
+    """The box of operating points that the trace held: beyond it a prediction is an extrapolation.
+
+    Args:
+        decode_requests: most requests decoding in one kept step [requests].
+        decode_kv_tokens: most cache tokens read in one kept step [tokens].
+        prefill_tokens: most prompt tokens in one kept step [tokens].
+        prefill_pairs: most attention work in one kept step [tokens^2].
+    """
+
+    decode_requests: float
+    decode_kv_tokens: float
+    prefill_tokens: float
+    prefill_pairs: float
+
+    def outside(self, largest: Batch) -> list[str]:
+        """What a load needs beyond the box.
+
+        Args:
+            largest: the largest of each sum that the load reached.
+
+        Returns:
+            One sentence for each sum that lies outside; empty if the load stays inside.
+        """
+        words = {
+            "decode_requests": "decoding sequences",
+            "decode_kv_tokens": "KV tokens read",
+            "prefill_tokens": "prefill tokens",
+            "prefill_pairs": "attention pairs",
+        }
+        rows = []
+        for name, word in words.items():
+            seen, needed = float(getattr(self, name)), float(getattr(largest, name))
+            if needed > seen * (1 + 1e-9):
+                rows.append(f"extrapolation: steps of up to {needed:,.0f} {word}, the trace held {seen:,.0f}")
+        return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class IdentifiedPlant:
+    """What identification hands on, and what plant.json holds.
+
+    Args:
+        plant: the fitted structure.
+        noise: its residuals on the kept rows.
+        hull: operating points seen.
+        margin: per regime ("decode", "mixed") 1 - exp(-q), q the (1 - epsilon) quantile of the residuals; None where
+            the trace holds too few steps to say.
+        interval: per coefficient name a 95 % interval [same unit].
+        limits: the engine's, where known from the trace, its configuration or the command line.
+        about: what is shown beside it (rows, heldout, excitation, warnings, sources), as plain JSON values.
+    """
+
+    plant: Plant
+    noise: Noise
+    hull: Hull
+    margin: dict[str, float | None]
+    interval: dict[str, tuple[float, float]]
+    limits: Limits
+    about: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; `from_json` is the inverse.
+
+        Returns:
+            The content of plant.json.
+        """
+        return {
+            "schema": "headway/plant/1",
+            "structure": self.plant.structure,
+            "coefficients": {
+                name: {"value": c.value, "ci95": list(self.interval[name]) if name in self.interval else None, "unit": c.unit}
+                for name, c in self.plant.coefficients().items()
+            },
+            "margin": self.margin,
+            "hull": dataclasses.asdict(self.hull),
+            "engine": dataclasses.asdict(self.limits),
+            "residuals": {
+                "unit": "log(measured / predicted)",
+                "decode": [round(float(x), 5) for x in self.noise.decode],
+                "mixed": [round(float(x), 5) for x in self.noise.mixed],
+            },
+            **self.about,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> IdentifiedPlant:
+        """Read what `to_json` wrote.
+
+        Args:
+            data: the content of plant.json.
+
+        Returns:
+            The plant.
+
+        Raises:
+            ValueError: another schema, an unknown structure, a missing or wrong value; the message names it.
+        """
+        from headway.models import PLANTS
+
+        if not isinstance(data, dict) or data.get("schema") != "headway/plant/1":
+            found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+            raise ValueError(f"expected schema 'headway/plant/1', found {found!r}; is this the plant.json of `headway fit`?")
+        if data.get("structure") not in PLANTS:
+            raise ValueError(f"unknown structure {data.get('structure')!r}; this version knows {sorted(PLANTS)}")
+        try:
+            values = {name: float(row["value"]) for name, row in data["coefficients"].items()}
+            plant = PLANTS[data["structure"]].from_coefficients(values)
+            noise = Noise(*(np.asarray(data["residuals"][regime], float) for regime in ("decode", "mixed")))
+            limits = Limits(**data["engine"])
+            hull = Hull(**{k: float(v) for k, v in data["hull"].items()})
+            interval = {n: (float(r["ci95"][0]), float(r["ci95"][1])) for n, r in data["coefficients"].items() if r.get("ci95")}
+            margin = {k: None if v is None else float(v) for k, v in data["margin"].items()}
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"plant.json lacks or misstates {error}; write it anew with `headway fit`") from None
+        if not (np.isfinite(noise.decode).all() and np.isfinite(noise.mixed).all()):
+            raise ValueError("residuals must be finite numbers; write plant.json anew with `headway fit`")
+        limits.check()
+        known = {"schema", "structure", "coefficients", "margin", "hull", "engine", "residuals"}
+        return IdentifiedPlant(plant, noise, hull, margin, interval, limits, {k: v for k, v in data.items() if k not in known})

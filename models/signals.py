@@ -1,0 +1,137 @@
+"""The signals of the loop: what was promised, what is commanded, what is measured, what the engine can bear."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """What a controller asks of the engine for one step.
+
+    Args:
+        token_budget: most tokens in the step, the decoding requests' own included [tokens].
+        running_limit: most requests admitted at once [requests]. Lowering it drains, it never evicts.
+        chunk_tokens: most prompt tokens of one request in the step [tokens]; 0 is no cap.
+    """
+
+    token_budget: float
+    running_limit: float
+    chunk_tokens: float
+
+
+class Measurement(NamedTuple):
+    """What is known of the step that ended last, and of the one to be composed now.
+
+    Args:
+        step_time_s: duration of the last step, start to start [s]; NaN before the first.
+        prefill_tokens: prompt tokens it carried [tokens].
+        decode_requests: requests that decoded in it [requests].
+        binding: 1.0 if its token budget was used up while prompt work was waiting, else 0.0.
+        ready_requests: requests that want to decode in the step composed now [requests].
+    """
+
+    step_time_s: float
+    prefill_tokens: float
+    decode_requests: float
+    binding: float
+    ready_requests: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What a client of one class was promised, on the client's own clock.
+
+    Args:
+        ttft_s: longest time from arrival to first token [s].
+        itl_s: longest gap between consecutive tokens [s].
+        transport_s: the part of both that the way to the client may take [s].
+        epsilon: share of owed tokens that may be late, whatever made them late; in (0, 1).
+        name: of the class.
+        share: of the requests that belong to the class, where the workload does not say; in (0, 1].
+    """
+
+    ttft_s: float
+    itl_s: float
+    transport_s: float = 0.0
+    epsilon: float = 0.01
+    name: str = "default"
+    share: float = 1.0
+
+    @property
+    def budget_s(self) -> float:
+        """Longest step that keeps the ITL promise [s]: `itl_s - transport_s`."""
+        return self.itl_s - self.transport_s
+
+    @property
+    def first_token_s(self) -> float:
+        """Longest time to first token at the engine [s]: `ttft_s - transport_s`."""
+        return self.ttft_s - self.transport_s
+
+    def check(self) -> None:
+        """Refuse a target that no engine could be held to.
+
+        Raises:
+            ValueError: a time that is not positive and finite, transport not below both, epsilon or share out of range.
+        """
+        for name in ("ttft_s", "itl_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a positive time, got {value:g}; write for example itl=25ms")
+        if not (0 <= self.transport_s < min(self.itl_s, self.ttft_s)):
+            raise ValueError(
+                f"transport must be in [0, itl), got {self.transport_s * 1e3:g} ms against itl {self.itl_s * 1e3:g} ms; nothing would be left for the step"
+            )
+        if not 0 < self.epsilon < 1:
+            raise ValueError(f"epsilon must be in (0, 1), got {self.epsilon:g}; write 0.01 for 1 %")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share of class {self.name!r} must be in (0, 1], got {self.share:g}; write 0.2 for 20 %")
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What the engine can bear, and the two habits in which engines differ. The defaults are vLLM's habits.
+
+    Args:
+        kv_tokens: size of the KV cache [tokens].
+        block_tokens: size of one cache block [tokens].
+        max_seqs: start-up limit of requests running at once [requests].
+        max_len: longest prompt and output together [tokens].
+        max_tokens: start-up limit of tokens in one step [tokens].
+        watermark: share of the cache kept free when a request is admitted; in [0, 1).
+        reservation: "chunk" takes cache blocks for a prompt as its chunks run (vLLM), "full" all before the first.
+        first_token: "last_chunk" emits in the step of the last chunk (vLLM), "next_step" one decode step later.
+    """
+
+    kv_tokens: int
+    block_tokens: int = 16
+    max_seqs: int = 256
+    max_len: int = 131072
+    max_tokens: int = 8192
+    watermark: float = 0.0
+    reservation: str = "chunk"
+    first_token: str = "last_chunk"
+
+    @property
+    def blocks(self) -> int:
+        """Cache blocks in the pool."""
+        return self.kv_tokens // self.block_tokens
+
+    def check(self) -> None:
+        """Refuse limits under which no request could run.
+
+        Raises:
+            ValueError: a size below one, a pool without a block, an unknown habit.
+        """
+        for name in ("block_tokens", "max_seqs", "max_len", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.blocks < 1:
+            raise ValueError(f"kv_tokens must hold at least one block of {self.block_tokens} tokens, got {self.kv_tokens}")
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"watermark must be in [0, 1), got {self.watermark:g}; write 0.01 for 1 %")
+        if self.reservation not in ("chunk", "full"):
+            raise ValueError(f"reservation must be 'chunk' or 'full', got {self.reservation!r}")
+        if self.first_token not in ("last_chunk", "next_step"):
+            raise ValueError(f"first_token must be 'last_chunk' or 'next_step', got {self.first_token!r}")
