@@ -78,3 +78,17 @@ def compiled_parallel(function: F) -> F:
         The compiled function.
     """
     return _compile(function, parallel=True)
+
+
+def compiled_inline(function: F) -> F:
+    """As `compiled`, for a small kernel in an inner loop: its body goes into the caller's.
+
+    A state of thirty arrays passed by value costs more than what such a function does.
+
+    Args:
+        function: a function of numbers and arrays.
+
+    Returns:
+        The compiled function.
+    """
+    return _compile(function, forceinline=True)

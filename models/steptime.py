@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled_inline
 
 PACKED = 12
 """Length of a packed plant: six terms for decode-only steps, then six for steps with prefill."""
 
 
-@compiled
+@compiled_inline
 def step_time(
     plant, decode_requests, decode_kv_tokens, prefill_tokens, prefill_pairs, prefill_requests
 ):

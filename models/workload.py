@@ -130,12 +130,27 @@ class Replay(WorkloadSource):
         """Where the recording came from."""
         return self.workload.source
 
-    def draw(self, seed: int, requests: int, *, heldout: bool) -> Workload:  # noqa: D102
+    def draw(self, seed: int, requests: int, *, heldout: bool) -> Workload:
+        """The time window of one seed.
+
+        Args:
+            seed: from 0.
+            requests: wanted number of requests.
+            heldout: draw from the last third, which tuning never sees, instead of the first two.
+
+        Returns:
+            A workload of at most `requests` requests; the same arguments give the same one.
+
+        Raises:
+            ValueError: no request asked for, or fewer than six recorded: a third of them would hardly be a workload.
+        """
         n = len(self.workload)
+        if n < 6:
+            raise ValueError(f"{self.source or 'the workload'} holds {n} requests; it takes at least 6 to hold a third of them back")
+        if requests < 1:
+            raise ValueError(f"requests must be at least 1, got {requests}")
         cut = n - n // 3
         low, high = (cut, n) if heldout else (0, cut)
-        if high - low < 1:
-            low, high = 0, n
         length = min(requests, high - low)
         fraction = (0.5 + seed * GOLDEN) % 1.0
         start = low + round(fraction * (high - low - length))

@@ -1,0 +1,114 @@
+"""Proportional-integral control of the prefill budget, with anti-windup: the classical law, in step index and relative error."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, final
+
+import jax.numpy as jnp
+
+from headway.controllers.controller import Controller, Gain
+from headway.models.compiled import compiled_inline
+from headway.models.pytree import pytree
+from headway.models.signals import Measurement
+
+PI = 2
+
+
+@final
+@pytree
+class PILaw(Controller):
+    """PI on the step time; the command is the prefill budget u of the next step.
+
+    e = (1 - margin) budget - step            the error [s]
+    I := I + ki e / s                         only if the budget was binding or the step above its setpoint
+    u = clip(I + kp e / s, 0, most)
+    I := I + kt (clip(w) - w),  w the unclipped command      back-calculation against the actuator's limits
+    token budget = floor(u) + decoding requests
+
+    s, the plant's slope [s/token], turns an error in time into tokens, so kp and ki have no unit and mean the same on
+    every engine: the loop gain is ki times (true slope / s). Integrating only while the budget is binding is what
+    keeps the law from winding up in lulls, when few prompts wait and short steps say nothing about the budget; pulling
+    I to the *used* budget instead would empty it between prompts and start every prompt from nothing. The integrator
+    keeps fractions of a token, so rounding to whole tokens cannot make the loop cycle. A step without decoding requests
+    has no ITL to keep: it gets the most there is, and the state holds.
+
+    Args:
+        margin: share of the budget kept free, in [0, 1).
+        kp: proportional gain, dimensionless.
+        ki: integral gain, dimensionless; stable below 2 at a delay of one step, below 1 at two.
+        kt: back-calculation gain in [0, 1].
+        slope_s_per_token: of the plant where it operates [s/token].
+        initial_tokens: prefill budget before the first step [tokens].
+        most_tokens: upper limit of the prefill budget [tokens].
+
+    Source:
+        Astrom and Hagglund, Advanced PID Control, 2006, sections 3.5 (windup, back-calculation, conditional integration).
+    """
+
+    law: ClassVar[str] = "pi"
+    code: ClassVar[int] = PI
+    margin: float = 0.15
+    kp: float = 0.1
+    ki: float = 0.15
+    kt: float = 0.5
+    slope_s_per_token: float = 4e-5
+    initial_tokens: float = 256.0
+    most_tokens: float = 8192.0
+
+    @property
+    def setpoint_margin(self) -> float:  # noqa: D102
+        return float(self.margin)
+
+    def init(self) -> Any:  # noqa: D102
+        return jnp.asarray([self.initial_tokens, self.initial_tokens])
+
+    def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
+        setpoint_s = (1 - self.margin) * budget_s
+        error = (setpoint_s - signals.step_time_s) / self.slope_s_per_token
+        active = (signals.decode_requests > 0) & ((signals.binding > 0) | (signals.step_time_s > setpoint_s))
+        error = jnp.where(active, error, 0.0)
+        integral = state[0] + self.ki * error
+        wanted = integral + self.kp * error
+        u = jnp.clip(wanted, 0.0, self.most_tokens)
+        integral = integral + self.kt * (u - wanted)
+        state = jnp.where(active, jnp.stack([integral, u]), state)
+        idle = signals.ready_requests <= 0
+        return state, jnp.where(idle, self.most_tokens, jnp.floor(state[1]) + signals.ready_requests)
+
+    def gains(self) -> dict[str, Gain]:  # noqa: D102
+        return {
+            "margin": Gain(self.margin, "1", 0.0, 0.95),
+            "kp": Gain(self.kp, "1", 0.0, 10.0),
+            "ki": Gain(self.ki, "1", 0.0, 10.0),
+            "kt": Gain(self.kt, "1", 0.0, 1.0),
+            "slope_s_per_token": Gain(self.slope_s_per_token, "s/token", 1e-12, 10.0),
+            "initial_tokens": Gain(self.initial_tokens, "tokens", 0.0, 1e6),
+            "most_tokens": Gain(self.most_tokens, "tokens", 1.0, 1e6),
+        }
+
+
+@compiled_inline
+def pi_step(law, state, signals, budget_s):
+    """Compiled form of `PILaw.update`.
+
+    Args:
+        law: packed, shape (LAW_SIZE,).
+        state: changed in place, shape (s,).
+        signals: as `Measurement`, shape (5,).
+        budget_s: [s].
+
+    Returns:
+        Token budget [tokens].
+    """
+    margin, kp, ki, kt, slope, most = law[1], law[2], law[3], law[4], law[5], law[7]
+    setpoint_s = (1.0 - margin) * budget_s
+    if signals[2] > 0.0 and (signals[3] > 0.0 or signals[0] > setpoint_s):
+        error = (setpoint_s - signals[0]) / slope
+        integral = state[0] + ki * error
+        wanted = integral + kp * error
+        u = min(max(wanted, 0.0), most)
+        state[0] = integral + kt * (u - wanted)
+        state[1] = u
+    if signals[4] <= 0.0:
+        return most
+    return float(int(state[1])) + signals[4]

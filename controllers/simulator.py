@@ -1,0 +1,323 @@
+"""The exact simulator: the scheduler in closed loop with a plant and its noise. The judge of every tuning result."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from headway.controllers.controller import Controller
+from headway.controllers.laws import law_init
+from headway.controllers.policy import (
+    BLOCKS,
+    NEXT_STEP,
+    RATE_TPS,
+    Policy,
+    pack_policy,
+    pack_targets,
+)
+from headway.controllers.scheduler import plan
+from headway.models.compiled import compiled, compiled_inline, compiled_parallel
+from headway.models.goodput import CLEAN_SHARE, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome
+from headway.models.identified import IdentifiedPlant
+from headway.models.settlement import close_books, outcome_of, settle
+from headway.models.signals import Limits, Target
+from headway.models.state import State, new_state
+from headway.models.steptime import step_time
+from headway.models.workload import Workload
+
+NOISE_LENGTH = 8192
+"""Noise factors per regime and run; a longer run goes round."""
+
+LOG_COLUMNS = (
+    "end_s",
+    "step_time_s",
+    "decode_requests",
+    "decode_kv_tokens",
+    "prefill_tokens",
+    "prefill_pairs",
+    "prefill_requests",
+    "token_budget",
+    "running",
+    "waiting",
+    "binding",
+    "free_blocks",
+)
+"""What is recorded of a step."""
+
+STALL = "the scheduler found nothing to do although requests wait; please report this workload and setting"
+"""A fault of Headway's own, never of the user's."""
+
+(ATTAINMENT, CLEAN, GOODPUT_TPS, THROUGHPUT_TPS, SHED, ITL_P99_S, MAX_GAP_S, STEPS, LATE, ON_TIME, OWED, END_S, MEASURES) = range(13)
+"""Places in the measures of `evaluate`."""
+
+
+class Draw(NamedTuple):
+    """The randomness of one run: a workload and the noise of every step. Common to all candidates that are compared.
+
+    Args:
+        workload: requests.
+        decode: noise factors of decode-only steps, shape (NOISE_LENGTH,).
+        mixed: noise factors of steps with prefill, shape (NOISE_LENGTH,).
+    """
+
+    workload: Workload
+    decode: np.ndarray
+    mixed: np.ndarray
+
+
+class Candidate(NamedTuple):
+    """What is compared: a law with a policy.
+
+    Args:
+        law: of the token budget.
+        policy: of order, triage and caps.
+    """
+
+    law: Controller
+    policy: Policy
+
+
+@compiled_inline
+def record(e, row):
+    """Write down the step that just ended.
+
+    Args:
+        e: the books.
+        row: one row of the log, shape (LOG_COLUMNS,), changed in place.
+    """
+    row[0], row[1] = e.now_s, e.last_step_s
+    row[2], row[3], row[4], row[5], row[6] = e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks
+    row[7], row[8], row[9] = e.token_budget, e.n_running, e.tail - e.head
+    row[10], row[11] = e.bound, e.free
+
+
+@compiled
+def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, plant, decode_noise, mixed_noise, cut_s, log):
+    """Run until every request has ended, or to the cut.
+
+    Args:
+        req: requests before the first arrival; this and the next five are the fields of a `State`, changed in place.
+        books: the engine's.
+        ids: id table.
+        keys: scratch [s].
+        law_state: shape (4,).
+        gaps: histogram, shape (classes, GAP_BINS).
+        policy: packed.
+        law: packed.
+        targets: shape (classes, 4) [s].
+        plant: packed.
+        decode_noise: factors, shape (k,).
+        mixed_noise: factors, shape (k,).
+        cut_s: end of a run of fixed length; 0 for none [s].
+        log: shape (k, LOG_COLUMNS); (0, LOG_COLUMNS) records nothing.
+
+    Returns:
+        True; False if the scheduler stalled, which would be a fault of its own.
+    """
+    law_init(law, law_state)
+    signals = np.zeros(5)
+    e = books[0]
+    n, length, next_step = len(req), len(decode_noise), policy[NEXT_STEP] > 0.0
+    while e.done < n:
+        if e.n_running == 0 and e.head == e.tail and e.arrived < n:
+            e.now_s = max(e.now_s, req[e.arrived].arrival_s)
+        if cut_s > 0.0 and e.now_s >= cut_s:
+            break
+        if not plan(req, books, ids, keys, law_state, policy, law, targets, signals):
+            if e.stalled != 0:
+                return False
+            continue
+        y = step_time(plant, e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks)
+        k = e.step % length
+        y *= mixed_noise[k] if e.prefill > 0.0 else decode_noise[k]
+        settle(req, books, ids, gaps, y, targets, next_step)
+        if e.step <= log.shape[0]:
+            record(e, log[e.step - 1])
+    close_books(req, books, targets)
+    return True
+
+
+@compiled
+def measure(req, books, gaps, out):
+    """The figures that a search compares, per run.
+
+    Args:
+        req: requests, books closed.
+        books: the engine's.
+        gaps: histogram, shape (classes, GAP_BINS).
+        out: shape (MEASURES,), changed in place.
+    """
+    on, owed, clean, shed, tokens, longest, arrived = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(len(req)):
+        r = req[i]
+        on += r.on_time
+        owed += r.owed
+        tokens += r.emitted
+        longest = max(longest, r.max_gap_s)
+        arrived += 1.0 if r.status != FUTURE else 0.0
+        if r.status >= REJECTED:
+            shed += 1.0
+        elif r.met > 0.0 and r.on_time >= CLEAN_SHARE * r.owed - 1e-9:
+            clean += 1.0
+    end_s = books[0].settled_s
+    span = max(end_s - req[0].arrival_s, 1e-9)
+    out[ATTAINMENT], out[CLEAN], out[SHED] = on / max(owed, 1e-9), clean / max(arrived, 1.0), shed / max(arrived, 1.0)
+    out[GOODPUT_TPS], out[THROUGHPUT_TPS] = on / span, tokens / span
+    total, below = gaps.sum(), 0
+    for b in range(GAP_BINS):
+        for c in range(gaps.shape[0]):
+            below += gaps[c, b]
+        if below >= 0.99 * total:
+            out[ITL_P99_S] = GAP_LOW_S * GAP_RATIO ** (b + 1.0)
+            break
+    out[MAX_GAP_S], out[STEPS], out[ON_TIME], out[OWED], out[END_S] = longest, books[0].step, on, owed, end_s
+
+
+@compiled_parallel
+def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, policies, laws, targets, plant, stretch, cut_s, out):
+    """Every candidate on every draw, in parallel.
+
+    Args:
+        req: fresh requests of each draw, shape (draws, n).
+        books: of an idle engine, shape (candidates, 1).
+        ids: as many id tables as threads, shape (threads, 4, 2n + 2).
+        keys: scratch per thread, shape (threads, n) [s].
+        law_states: scratch per thread, shape (threads, 4).
+        gaps: scratch per thread, shape (threads, classes, GAP_BINS).
+        decode_noise: shape (draws, k).
+        mixed_noise: shape (draws, k).
+        policies: shape (candidates, POLICY_SIZE).
+        laws: shape (candidates, LAW_SIZE).
+        targets: shape (classes, 4) [s].
+        plant: packed.
+        stretch: factor on all arrival times per candidate, shape (candidates,): above 1 is a lighter load.
+        cut_s: end of a run of fixed length; 0 for none [s].
+        out: measures, shape (candidates, draws, MEASURES), changed in place; NaN where the scheduler stalled.
+    """
+    draws, candidates = req.shape[0], laws.shape[0]
+    for j in numba.prange(candidates * draws):
+        q, m, t = j // draws, j % draws, numba.get_thread_id()
+        mine, book = req[m].copy(), books[q].copy()
+        gaps[t, :, :] = 0
+        for i in range(len(mine)):
+            mine[i].arrival_s *= stretch[q]
+        log = np.zeros((0, 12))
+        fine = run_to_end(
+            mine, book, ids[t], keys[t], law_states[t], gaps[t], policies[q], laws[q], targets, plant, decode_noise[m], mixed_noise[m], cut_s, log
+        )
+        if fine:
+            measure(mine, book, gaps[t], out[q, m])
+        else:
+            out[q, m, :] = np.nan
+
+
+def draw(source, identified: IdentifiedPlant, seed: int, requests: int, *, heldout: bool = False) -> Draw:
+    """The randomness of one seed: a workload, and the plant's own residuals by block bootstrap.
+
+    Args:
+        source: a `WorkloadSource`.
+        identified: the plant with its residuals.
+        seed: from 0.
+        requests: wanted.
+        heldout: from what tuning never sees; other noise too.
+
+    Returns:
+        Draw.
+    """
+    workload = source.draw(seed, requests, heldout=heldout)
+    decode, mixed = identified.noise.draw(2 * seed + heldout, NOISE_LENGTH)
+    return Draw(workload, decode, mixed)
+
+
+def simulate(
+    identified: IdentifiedPlant,
+    candidate: Candidate,
+    drawn: Draw,
+    targets: tuple[Target, ...],
+    limits: Limits,
+    *,
+    cut_s: float = 0.0,
+    record_steps: int = 0,
+) -> Outcome:
+    """One exact run.
+
+    Args:
+        identified: the plant.
+        candidate: law and policy.
+        drawn: workload and noise.
+        targets: one per class.
+        limits: of the engine.
+        cut_s: end of a run of fixed length; 0 runs until every request has ended [s].
+        record_steps: most steps to record.
+
+    Returns:
+        Outcome; the same arguments give the same one.
+
+    Raises:
+        RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
+    """
+    classes = pack_targets(targets)
+    p = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant)
+    s = _fresh(drawn.workload, len(targets), limits.blocks, p[RATE_TPS])
+    log = np.zeros((record_steps, len(LOG_COLUMNS)))
+    if not run_to_end(*s, p, candidate.law.pack(), classes, identified.plant.pack(), drawn.decode, drawn.mixed, cut_s, log):
+        raise RuntimeError(STALL)
+    return outcome_of(s, log[: min(record_steps, int(s.books[0]["step"]))])
+
+
+def _fresh(w: Workload, n_classes: int, n_blocks: int, rate_tps: float) -> State:
+    return new_state(w.arrival_s, w.prompt_tokens, w.output_tokens, w.class_id, n_classes, n_blocks, rate_tps)
+
+
+def evaluate(
+    identified: IdentifiedPlant,
+    candidates: list[Candidate],
+    draws: list[Draw],
+    targets: tuple[Target, ...],
+    limits: Limits,
+    *,
+    stretch: np.ndarray | None = None,
+    cut_s: float = 0.0,
+) -> np.ndarray:
+    """Every candidate on every draw: common random numbers, so differences between candidates are paired.
+
+    Args:
+        identified: the plant.
+        candidates: laws with policies.
+        draws: all of one length.
+        targets: one per class.
+        limits: of the engine.
+        stretch: factor on all arrival times per candidate, shape (candidates,); None for 1.
+        cut_s: end of a run of fixed length; 0 for none [s].
+
+    Returns:
+        Measures, shape (candidates, draws, MEASURES).
+
+    Raises:
+        RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
+    """
+    policies = np.stack([pack_policy(c.policy, c.law, targets, limits, identified.plant) for c in candidates])
+    fresh = [_fresh(d.workload, len(targets), limits.blocks, 1.0) for d in draws]
+    books = np.stack([fresh[0].books] * len(candidates))
+    books["rate_tps"] = policies[:, RATE_TPS, None]
+    threads = numba.get_num_threads()
+    out = np.zeros((len(candidates), len(draws), MEASURES))
+    run_all(
+        np.stack([s.req for s in fresh]),
+        books,
+        *(np.stack([part] * threads) for part in (fresh[0].ids, fresh[0].keys, fresh[0].law, fresh[0].gaps)),
+        np.stack([d.decode for d in draws]),
+        np.stack([d.mixed for d in draws]),
+        policies,
+        np.stack([c.law.pack() for c in candidates]),
+        pack_targets(targets),
+        identified.plant.pack(),
+        np.ones(len(candidates)) if stretch is None else np.asarray(stretch, float),
+        cut_s,
+        out,
+    )
+    if np.isnan(out[..., ATTAINMENT]).any():
+        raise RuntimeError(STALL)
+    return out

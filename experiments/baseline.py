@@ -1,0 +1,80 @@
+"""The settings a stock engine can be started with: the grid that a controller has to beat, with and without a queue timeout."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headway.controllers.policy import Policy
+from headway.controllers.simulator import Candidate
+from headway.controllers.static import StaticLaw
+from headway.models.signals import Limits
+
+BUDGET_SHARES = (1 / 64, 1 / 32, 1 / 16, 3 / 32, 1 / 8, 1 / 4, 1 / 2, 1)
+RUNNING_SHARES = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 1)
+"""Grid as shares of the engine's start-up limits: at 8192 tokens and 256 requests 128 ... 8192 and 8 ... 256."""
+
+EARLY = 0.8
+"""Queue timeout of the second baseline, as a share of the TTFT target."""
+
+
+class Static(NamedTuple):
+    """One start-up setting.
+
+    Args:
+        token_budget: most tokens in a step [tokens].
+        running_limit: most requests running [requests].
+        timeout: share of the TTFT target after which the queue gives a request up; None for never.
+    """
+
+    token_budget: int
+    running_limit: int
+    timeout: float | None = None
+
+    def candidate(self) -> Candidate:
+        """The setting as the simulator takes it: stock order, nothing else.
+
+        Returns:
+            Candidate.
+        """
+        triage = "none" if self.timeout is None else "timeout"
+        policy = Policy(order="fcfs", triage=triage, timeout=self.timeout or 1.0, running_limit=float(self.running_limit))
+        return Candidate(StaticLaw(float(self.token_budget)), policy)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values.
+
+        Returns:
+            Mapping by field name.
+        """
+        return dict(self._asdict())
+
+
+def static_grid(limits: Limits, timeout: float | None = None) -> list[Static]:
+    """Eight token budgets times eight running limits.
+
+    Args:
+        limits: the engine's start-up limits.
+        timeout: share of the TTFT target; None for no timeout.
+
+    Returns:
+        At most 64 settings, fewer where the limits are so small that neighbours coincide.
+    """
+    budgets = sorted({max(1, round(share * limits.max_tokens)) for share in BUDGET_SHARES})
+    running = sorted({max(1, round(share * limits.max_seqs)) for share in RUNNING_SHARES})
+    return [Static(b, n, timeout) for b in budgets for n in running]
+
+
+def best(settings: list[Static], measures: np.ndarray, objective: int) -> int:
+    """The setting with the highest mean over the seeds, the smaller budget and limit where two tie.
+
+    Args:
+        settings: in ascending order.
+        measures: shape (settings, seeds, MEASURES).
+        objective: which measure.
+
+    Returns:
+        Index of the best setting.
+    """
+    return int(np.argmax(np.round(measures[: len(settings), :, objective].mean(axis=1), 12)))
