@@ -46,6 +46,7 @@ def drive(
     *,
     cut_s: float = 0.0,
     record_steps: int = 1_000_000,
+    command: Callable[[np.ndarray, np.ndarray], bool] | None = None,
     progress: Callable[[float, int], None] | None = None,
 ) -> Outcome:
     """Serve a workload on an engine under a law and a policy.
@@ -61,6 +62,8 @@ def drive(
         plant: for the policy's first estimate of the prefill rate.
         cut_s: end of a run of fixed length; 0 runs until every request has ended [s].
         record_steps: most steps to record.
+        command: called before every step with the packed law and the packed policy, which it may change, as an
+            excitation does; False ends the run.
         progress: called after every step with the engine's time [s] and the number of requests ended.
 
     Returns:
@@ -82,6 +85,8 @@ def drive(
         if e["n_running"] == 0 and e["head"] == e["tail"] and e["arrived"] < len(workload):
             e["now_s"] = max(e["now_s"], s.req["arrival_s"][e["arrived"]])
         if 0 < cut_s <= e["now_s"]:
+            break
+        if command is not None and not command(law, p):
             break
         if not plan(s.req, s.books, s.ids, s.keys, s.law, p, law, classes, signals):
             if e["stalled"]:

@@ -1,0 +1,204 @@
+"""The run folder: one file per stage, written whole or not at all, and a manifest with versions, seeds and hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+STAGES = {
+    "trace": "trace.parquet",
+    "fit": "plant.json",
+    "tune": "controller.json",
+    "validate": "validation.json",
+    "export": "export",
+    "report": "report.html",
+}
+"""File or folder that each stage leaves."""
+
+PACKAGES = ("numpy", "scipy", "jax", "numba", "polars", "control", "plotly")
+
+
+def without_nan(value: Any) -> Any:
+    """JSON knows no NaN and no infinity: they become null, as "cannot say".
+
+    Args:
+        value: plain values, lists and mappings.
+
+    Returns:
+        The same without them.
+    """
+    if isinstance(value, dict):
+        return {k: without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(v) for v in value]
+    if isinstance(value, float) or type(value).__module__ == "numpy":
+        number = value.item() if hasattr(value, "item") else value
+        return number if not isinstance(number, float) or math.isfinite(number) else None
+    return value
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that a kill leaves the old one or the new one, never half of it.
+
+    Args:
+        path: of the file; its folder is made.
+        content: text or bytes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside.write_bytes(content.encode() if isinstance(content, str) else content)
+    beside.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON, whole or not at all.
+
+    Args:
+        path: of the file.
+        value: plain values; NaN and infinity become null.
+    """
+    text = json.dumps(without_nan(value), indent=1)
+    # a list of plain numbers reads, and stores, better on one line
+    write_whole(path, re.sub(r"\[[\s\d.,eE+\-nul]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Its value.
+
+    Raises:
+        ValueError: the file is missing, or is no JSON; the message names file and place.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except (IsADirectoryError, PermissionError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read as text ({type(error).__name__})") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} line {error.lineno} column {error.colno}: not JSON ({error.msg})") from None
+
+
+def sha256_of(path: Path) -> str:
+    """Hash of a file, or of all files of a folder in order of name.
+
+    Args:
+        path: file or folder.
+
+    Returns:
+        Hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What the figures were computed with.
+
+    Returns:
+        Version by name, Python and Headway included.
+    """
+    from headway import __version__
+
+    found = {"headway": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    for name in PACKAGES:
+        found[name] = metadata.version(name)
+    return found
+
+
+class RunFolder:
+    """A folder with one file per stage.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Remember the place; nothing is written yet."""
+        self.path = path
+
+    def file(self, stage: str) -> Path:
+        """Where a stage's file is or will be.
+
+        Args:
+            stage: one of STAGES.
+
+        Returns:
+            Its path.
+        """
+        return self.path / STAGES[stage]
+
+    def manifest(self) -> dict[str, Any]:
+        """What the folder says of itself.
+
+        Returns:
+            The manifest; empty if there is none yet.
+        """
+        path = self.path / MANIFEST
+        return read_json(path) if path.exists() else {}
+
+    def open(self, request: dict[str, Any], *, resume: bool) -> None:
+        """Begin a run, or go on with one that was interrupted.
+
+        Args:
+            request: what was asked for; a resumed run must ask for the same.
+            resume: go on in a folder that holds a run.
+
+        Raises:
+            ValueError: the folder holds something else, or a run of another request, or resume found none.
+        """
+        known = self.manifest()
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file; give a folder")
+        if not known and self.path.exists() and any(self.path.iterdir()):
+            raise ValueError(f"{self.path} is not empty and holds no run; give a new folder")
+        if known and not resume:
+            raise ValueError(f"{self.path} already holds a run; add --resume to go on with it, or give a new folder")
+        if resume and not known:
+            raise ValueError(f"{self.path} holds no run to resume; leave --resume out")
+        if known and known.get("request") != without_nan(request):
+            differing = sorted(k for k in request if known.get("request", {}).get(k) != without_nan(request[k]))
+            raise ValueError(f"{self.path} was begun with another {', '.join(differing) or 'request'}; give a new folder")
+        if not known:
+            write_json(self.path / MANIFEST, {"schema": "headway/run/1", "request": request, "versions": versions(), "stages": {}})
+
+    def done(self, stage: str) -> bool:
+        """Whether a stage is finished and its file is still the one it wrote.
+
+        Args:
+            stage: one of STAGES.
+
+        Returns:
+            True if so.
+        """
+        entry = self.manifest().get("stages", {}).get(stage)
+        return bool(entry) and self.file(stage).exists() and sha256_of(self.file(stage)) == entry["sha256"]
+
+    def finish(self, stage: str, seconds: float, **facts: Any) -> None:
+        """Note that a stage is finished, with the hash of its file.
+
+        Args:
+            stage: one of STAGES, its file written.
+            seconds: that it took [s].
+            facts: more to remember, such as seeds.
+        """
+        known = self.manifest()
+        entry = {"file": STAGES[stage], "sha256": sha256_of(self.file(stage)), "seconds": round(seconds, 3), **facts}
+        known.setdefault("stages", {})[stage] = entry
+        write_json(self.path / MANIFEST, known)

@@ -1,0 +1,305 @@
+"""Validation in closed loop: the controller and the best static setting serve the same arrivals on an engine, and what was
+predicted is held against what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headway.controllers.loop import drive
+from headway.controllers.simulator import Candidate, Draw, draw, simulate
+from headway.experiments.statistics import Estimate, gain_interval
+from headway.models.engine import Engine
+from headway.models.goodput import GAP_BINS, GAP_LOW_S, GAP_RATIO, Goodput, Outcome, summarise
+from headway.models.identified import IdentifiedPlant
+from headway.models.signals import Limits, Target
+from headway.models.workload import WorkloadSource
+
+FRESH = 100_000
+"""Seeds of validation start here: noise and windows that tuning, held-out seeds included, never drew."""
+
+AGREE = 0.10
+"""Predicted attainment and goodput may be off by this share."""
+
+LOADED = 1.3
+"""A live engine whose steps took this many times their own CPU time's share in the quickest tenth was disturbed."""
+
+Progress = Callable[[str, float], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One contender: what was predicted for it and what was measured.
+
+    Args:
+        measured: runs on the engine.
+        predicted: runs of the exact simulator on the same arrivals.
+    """
+
+    measured: list[Outcome]
+    predicted: list[Outcome]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One condition of the verdict.
+
+    Args:
+        name: what is asked.
+        bar: the condition, in words.
+        value: what was found; None where it could not be.
+        ok: whether it holds.
+    """
+
+    name: str
+    bar: str
+    value: float | None
+    ok: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """The verdict and what it rests on.
+
+    Args:
+        engine: name of the engine.
+        outcome: "met", "not met" or "invalid".
+        checks: of the promise that tuning made.
+        gates: of the experiment itself; one that fails makes it invalid.
+        controller: the tuned side.
+        static: the best static setting.
+        gain: measured attainment over the static setting, paired over the runs.
+        targets: one per class.
+        target_reached: attainment of the controller is at least 1 - epsilon.
+        notes: what else should be known.
+    """
+
+    engine: str
+    outcome: str
+    checks: list[Check]
+    gates: list[Check]
+    controller: Side
+    static: Side
+    gain: Estimate
+    targets: tuple[Target, ...]
+    target_reached: bool
+    notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values.
+
+        Returns:
+            The content of validation.json.
+        """
+        def figures(outcomes: list[Outcome]) -> dict[str, Any]:
+            return {**summarise(outcomes, self.targets).to_json(), "distributions": distributions(outcomes, self.targets)}
+
+        return {
+            "schema": "headway/validation/1",
+            "engine": self.engine,
+            "outcome": self.outcome,
+            "checks": [dataclasses.asdict(c) for c in self.checks],
+            "gates": [dataclasses.asdict(c) for c in self.gates],
+            "target_reached": self.target_reached,
+            "gain": self.gain.value,
+            "gain_ci95": [None if np.isnan(x) else x for x in (self.gain.low, self.gain.high)],
+            "runs": len(self.controller.measured),
+            "controller": {**figures(self.controller.measured), "timeline": timeline(self.controller.measured[0])},
+            "best_static": {**figures(self.static.measured), "timeline": timeline(self.static.measured[0])},
+            "predicted": {"controller": figures(self.controller.predicted), "best_static": figures(self.static.predicted)},
+            "notes": self.notes,
+        }
+
+
+def timeline(outcome: Outcome, rows: int = 3000) -> dict[str, list[float]]:
+    """The run's steps, in order, the first ones if there are too many to show.
+
+    Args:
+        outcome: with a log.
+        rows: most steps.
+
+    Returns:
+        Columns by name; empty if nothing was recorded.
+    """
+    from headway.controllers.simulator import LOG_COLUMNS
+
+    log = outcome.log[:rows]
+    return {name: [float(f"{x:.6g}") for x in log[:, k]] for k, name in enumerate(LOG_COLUMNS)} if len(log) else {}
+
+
+def distributions(outcomes: list[Outcome], targets: tuple[Target, ...]) -> dict[str, Any]:
+    """TTFT and gaps at the client as curves that reach to the far tail.
+
+    Args:
+        outcomes: of one side.
+        targets: one per class.
+
+    Returns:
+        {"share": [...], "ttft_s": [...], "itl_s": [...]}: quantiles at the same shares; None where infinite (never served).
+    """
+    share = np.concatenate([np.linspace(0, 0.9, 46), 1 - np.geomspace(0.1, 0.0005, 40)[1:]])
+    transport = np.array([t.transport_s for t in targets])
+    ttft = np.concatenate([np.nan_to_num(o.ttft_s, nan=np.inf) + transport[o.class_id] for o in outcomes])
+    gaps = np.sum([o.gaps for o in outcomes], axis=0)
+    edges = (GAP_LOW_S * GAP_RATIO ** (np.arange(GAP_BINS) + 0.5) + transport[:, None]).ravel()
+    order = np.argsort(edges, kind="stable")
+    counts = np.cumsum(gaps.ravel()[order])
+    at = np.searchsorted(counts, share * counts[-1]) if counts[-1] else np.zeros(len(share), int)
+    curve = np.quantile(ttft, share, method="higher") if len(ttft) else np.full(len(share), np.inf)
+    return {
+        "share": [float(x) for x in share],
+        "ttft_s": [float(x) if np.isfinite(x) else None for x in curve],
+        "itl_s": [float(edges[order][min(i, len(order) - 1)]) for i in at] if counts[-1] else [None] * len(share),
+    }
+
+
+def validate_on_plant(
+    contenders: tuple[Candidate, Candidate],
+    identified: IdentifiedPlant,
+    truth: IdentifiedPlant,
+    source: WorkloadSource,
+    targets: tuple[Target, ...],
+    limits: Limits,
+    *,
+    requests: int,
+    runs: int = 20,
+    progress: Progress | None = None,
+) -> Validation:
+    """Validate on the exact simulator, on fresh seeds, or on another plant than the controller was tuned on.
+
+    Args:
+        contenders: controller and best static setting.
+        identified: the plant that predicts.
+        truth: the plant that is measured.
+        source: of the workloads.
+        targets: one per class.
+        limits: of the engine.
+        requests: per run.
+        runs: seeds.
+        progress: called with a label and a fraction.
+
+    Returns:
+        Validation.
+    """
+    sides = (Side([], []), Side([], []))
+    for k in range(runs):
+        drawn, expected = (draw(source, plant, FRESH + k, requests, heldout=True) for plant in (truth, identified))
+        expected = expected if truth is not identified else draw(source, identified, 2 * FRESH + k, requests, heldout=True)
+        expected = Draw(drawn.workload, expected.decode, expected.mixed)
+        for side, candidate in zip(sides, contenders, strict=True):
+            side.measured.append(simulate(truth, candidate, drawn, targets, limits, record_steps=3000 if k == 0 else 0))
+            side.predicted.append(simulate(identified, candidate, expected, targets, limits))
+        if progress:
+            progress("validating", (k + 1) / runs)
+    note = "measured on the plant that tuning used, with other noise and arrivals" if truth is identified else "measured on another plant than tuning used"
+    return verdict("sim", sides, targets, [], [f"engine sim: {note}"])
+
+
+def validate_on_engine(
+    contenders: tuple[Candidate, Candidate],
+    identified: IdentifiedPlant,
+    engine: Engine,
+    source: WorkloadSource,
+    targets: tuple[Target, ...],
+    *,
+    requests: int,
+    cut_s: float,
+    runs: int = 3,
+    progress: Progress | None = None,
+) -> Validation:
+    """Validate on a live engine: interleaved runs of both contenders on the same arrivals.
+
+    Args:
+        contenders: controller and best static setting.
+        identified: the plant that predicts.
+        engine: live.
+        source: of the workloads.
+        targets: one per class.
+        requests: per run, at most.
+        cut_s: length of a run on the engine's clock [s].
+        runs: repetitions of the pair.
+        progress: called with a label and a fraction.
+
+    Returns:
+        Validation.
+    """
+    sides = (Side([], []), Side([], []))
+    for k in range(runs):
+        drawn = draw(source, identified, FRESH + k, requests, heldout=True)
+        order = (0, 1) if k % 2 == 0 else (1, 0)
+        for place, i in enumerate(order):
+            tell = None
+            if progress is not None:
+                done = (2 * k + place) / (2 * runs)
+                tell = lambda now_s, _, done=done: progress("validating live", min(done + now_s / cut_s / (2 * runs), 1.0))  # noqa: E731
+            sides[i].measured.append(drive(engine, contenders[i], drawn.workload, targets, identified.plant, cut_s=cut_s, progress=tell))
+            sides[i].predicted.append(simulate(identified, contenders[i], drawn, targets, engine.limits, cut_s=cut_s))
+    return verdict(engine.name, sides, targets, live_gates(sides, identified), [f"{runs} paired runs of {cut_s:g} s on the engine's own clock"])
+
+
+def live_gates(sides: tuple[Side, Side], identified: IdentifiedPlant) -> list[Check]:
+    """Whether a live run can say anything: did prompts meet decodes, was the budget felt, was the machine left alone.
+
+    Args:
+        sides: controller and static.
+        identified: the plant, whose residuals say how far quiet steps stray.
+
+    Returns:
+        Gates.
+    """
+    log = np.concatenate([o.log for o in sides[0].measured])
+    both = np.concatenate([o.log for side in sides for o in side.measured])
+    overlap = int(((log[:, 2] > 0) & (log[:, 4] > 0)).sum())
+    bound = float((log[:, 10] == 3).mean()) if len(log) else 0.0
+    from headway.models.plant import Batch
+
+    expected = np.asarray(identified.plant.step_time_s(Batch(*(both[:, k] for k in (2, 3, 4, 5, 6)))))
+    drift = float(np.median(both[:, 1] / np.maximum(expected, 1e-9)))
+    return [
+        Check("prompts met decodes", "at least 50 steps with both", float(overlap), overlap >= 50),
+        Check("the token budget was felt", "binding in at least 1 % of steps", bound, bound >= 0.01),
+        Check(
+            "the engine is the one that was identified",
+            f"median step within {LOADED - 1:.0%} of the plant (else: another machine, or other work on it)",
+            drift,
+            1 / LOADED <= drift <= LOADED,
+        ),
+    ]
+
+
+def verdict(engine: str, sides: tuple[Side, Side], targets: tuple[Target, ...], gates: list[Check], notes: list[str]) -> Validation:
+    """Hold what was measured against what was promised.
+
+    Args:
+        engine: its name.
+        sides: controller and static.
+        targets: one per class.
+        gates: of the experiment.
+        notes: what else should be known.
+
+    Returns:
+        Validation.
+    """
+    measured, static, expected = (summarise(o, targets) for o in (sides[0].measured, sides[1].measured, sides[0].predicted))
+    attained = [np.array([summarise([o], targets).attainment for o in side.measured]) for side in sides]
+    gain = gain_interval(attained[1], attained[0])
+    itl_s, itl_p99 = max(t.itl_s for t in targets), measured.itl_s["p99"]
+    checks = [
+        Check("no worse than the best static setting", "attainment at least its own", measured.attainment - static.attainment, measured.attainment >= static.attainment),
+        _agrees("attainment", measured, expected),
+        _agrees("goodput_tps", measured, expected),
+        Check("p99 ITL", f"within {itl_s * 1e3:g} ms + 10 %", itl_p99, itl_p99 is not None and itl_p99 <= 1.1 * itl_s),
+    ]
+    outcome = "invalid" if not all(g.ok for g in gates) else "met" if all(c.ok for c in checks) else "not met"
+    reached = measured.attainment >= 1 - min(t.epsilon for t in targets)
+    return Validation(engine, outcome, checks, gates, *sides, gain, targets, reached, notes)
+
+
+def _agrees(name: str, measured: Goodput, expected: Goodput) -> Check:
+    a, b = float(getattr(measured, name)), float(getattr(expected, name))
+    off = a / b - 1 if b > 0 else float("nan")
+    label = name.removesuffix("_tps")
+    return Check(f"{label} as predicted", f"measured within {AGREE:.0%} of predicted", off if np.isfinite(off) else None, abs(off) <= AGREE)

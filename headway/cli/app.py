@@ -1,0 +1,104 @@
+"""The command line: one command per stage, one line per error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from headway import __version__
+
+app = typer.Typer(
+    name="headway",
+    help="A control-theory tuning workbench for LLM inference engines.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+BAD_INPUT, NOT_MET, INTERRUPTED = 2, 1, 130
+"""Exit statuses."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headway {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,  # noqa: ARG001
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """A control-theory tuning workbench for LLM inference engines."""
+    if debug:
+        os.environ["HEADWAY_DEBUG"] = "1"
+
+
+def fail(message: str) -> None:
+    """Say what is wrong, on one line.
+
+    Args:
+        message: the sentence.
+    """
+    sys.stderr.write(f"headway: {' '.join(str(message).split())}\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: of the command line; None for the process's own.
+
+    Returns:
+        Exit status: 0, 1 for "not met", 2 for bad input, 130 for an interrupt.
+    """
+    import headway.cli.decide
+    import headway.cli.identify
+    import headway.cli.runs
+
+    given = sys.argv[1:] if arguments is None else arguments
+    # typer's own errors carry their sentence in `format_message`, whichever click it was built with
+    try:
+        result: Any = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
+    except KeyboardInterrupt:
+        fail("interrupted; stages that were finished stay, `headway run --resume RUN` goes on from there")
+        return INTERRUPTED
+    except typer.Abort:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("HEADWAY_DEBUG"):
+            raise
+        return _reported(error)
+    return result if isinstance(result, int) else 0
+
+
+def _reported(error: Exception) -> int:
+    """One line for what went wrong; what is no fault of the user's keeps its kind, so that it can be reported."""
+    if hasattr(error, "format_message"):
+        message = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]  # a usage error of typer's
+        if message:
+            fail(message)
+        return BAD_INPUT
+    if isinstance(error, ModuleNotFoundError):
+        fail(f"{error}; install what is missing, for example: pip install 'headway[{_extra(error.name or '')}]'")
+    elif isinstance(error, ValueError):
+        fail(str(error))
+    elif isinstance(error, OSError):
+        fail(f"{error.filename or 'file'}: {error.strerror or error}")
+    else:
+        fail(f"{type(error).__name__}: {error} (this is a fault of Headway's; --debug shows where)")
+    return BAD_INPUT
+
+
+def _extra(module: str) -> str:
+    known = {"dash": "web", "ray": "scale", "optuna": "bench", "cma": "bench", "osqp": "bench", "sklearn": "bench", "statsmodels": "bench"}
+    return known.get(module.partition(".")[0], "dev")

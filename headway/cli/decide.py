@@ -1,0 +1,187 @@
+"""Commands that decide and prove: simulate, tune, analyse, validate, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.app import NOT_MET, app
+from headway.cli.options import (
+    Block,
+    Controller,
+    Epsilon,
+    Json,
+    KvTokens,
+    MaxLen,
+    MaxSeqs,
+    MaxTokens,
+    OtherTarget,
+    OtherWorkload,
+    Plant,
+    Rate,
+    Requests,
+    Rows,
+    Seed,
+    TargetText,
+    Workload,
+    epsilon_given,
+    limits_given,
+    rate_given,
+    rows_given,
+)
+from headway.cli.terminal import progress_bar, show
+from headway.cli.words import analyse_lines, simulate_lines, tune_lines, validate_lines
+
+
+@app.command()
+def simulate(
+    plant: Plant,
+    workload: Workload,
+    target: TargetText,
+    controller: Annotated[Path | None, typer.Option("--controller", help="controller.json; without it the stock engine.")] = None,
+    rate: Rate = None,
+    rows: Rows = None,
+    requests: Requests = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs, each with its own window and noise.")] = 5,
+    kv_tokens: KvTokens = None,
+    block: Block = None,
+    max_seqs: MaxSeqs = None,
+    max_len: MaxLen = None,
+    max_tokens: MaxTokens = None,
+    epsilon: Epsilon = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Simulate a controller, or the stock engine, on a fitted plant.
+
+    Example: headway simulate plant.json --workload poisson:rate=5/s,prompt=600,output=200 --target ttft=1s,itl=50ms
+    """
+    from headway.pipeline import open_load, read_controller, read_plant, simulate_stage, with_limits
+
+    identified = read_plant(plant)
+    load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
+    limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
+    candidate = read_controller(controller).candidate if controller else None
+    with progress_bar() as bar:
+        data = simulate_stage(identified, load, candidate, limits, requests=load.requests(requests), runs=runs, seed=seed, progress=bar)
+    show(data, simulate_lines(data), as_json=json)
+
+
+@app.command()
+def tune(
+    plant: Plant,
+    workload: Workload,
+    target: TargetText,
+    objective: Annotated[str, typer.Option("--objective", help="attainment, requests or capacity.")] = "attainment",
+    out: Annotated[Path, typer.Option("--out", help="Where to write the controller.")] = Path("controller.json"),
+    free: Annotated[str | None, typer.Option("--free", help="Numbers that may move, by comma; margin and aging_rate always may. [default: all]")] = None,
+    rate: Rate = None,
+    rows: Rows = None,
+    requests: Requests = None,
+    kv_tokens: KvTokens = None,
+    block: Block = None,
+    max_seqs: MaxSeqs = None,
+    max_len: MaxLen = None,
+    max_tokens: MaxTokens = None,
+    epsilon: Epsilon = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Tune margin, aging rate, chunk and gains for goodput, against the best static setting.
+
+    Example: headway tune plant.json --workload azure.csv --rate 13/s --target ttft=1s,itl=25ms
+    """
+    from headway.experiments.tune import Effort
+    from headway.pipeline import open_load, read_plant, tune_stage, with_limits
+
+    identified = read_plant(plant)
+    load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
+    limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
+    names = tuple(n.strip() for n in free.split(",") if n.strip()) if free else None
+    with progress_bar() as bar:
+        effort = Effort(requests=load.requests(requests), seed=seed)
+        _, record = tune_stage(plant, identified, load, limits, out, objective=objective, effort=effort, free=names, progress=bar)
+    show({"controller": record.to_json(), **record.tuning}, tune_lines(record.tuning, str(out)), as_json=json)
+
+
+@app.command()
+def analyse(controller: Controller, plant: Plant, json: Json = False) -> None:
+    """Stability margins of the loop over the plant's operating points.
+
+    Example: headway analyse controller.json plant.json
+    """
+    from headway.experiments.analysis import analyse as analysis
+    from headway.pipeline import read_controller, read_plant
+
+    record, identified = read_controller(controller), read_plant(plant)
+    data = analysis(record.candidate, identified, record.targets, record.limits).to_json()
+    show(data, analyse_lines(data), as_json=json)
+
+
+@app.command()
+def validate(
+    controller: Controller,
+    engine: Annotated[str, typer.Option("--engine", help="sim (exact simulator) or kernels (live, on this machine).")] = "sim",
+    plant: Annotated[Path | None, typer.Option("--plant", help="Measure on this plant instead of the controller's own.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where to write the result.")] = Path("validation.json"),
+    workload: OtherWorkload = None,
+    target: OtherTarget = None,
+    rate: Rate = None,
+    requests: Requests = None,
+    runs: Annotated[int | None, typer.Option("--runs", min=1, help="Repetitions. [default: 20, live 3]")] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Length of a live run.")] = 20.0,
+    preset: Annotated[str, typer.Option("--preset", help="Size of the llm behind live kernels.")] = "tiny",
+    kv_tokens: KvTokens = None,
+    block: Block = None,
+    max_seqs: MaxSeqs = None,
+    max_len: MaxLen = None,
+    max_tokens: MaxTokens = None,
+    json: Json = False,
+) -> None:
+    """Close the loop on an engine and hold measured against predicted. Exits 1 unless the outcome is "met".
+
+    Example: headway validate controller.json --engine kernels
+    """
+    from headway.pipeline import live_engine, load_of, read_controller, validate_stage, with_limits
+
+    record = read_controller(controller)
+    load = load_of(record, workload=workload, rate_rps=rate_given(rate), target=target)
+    limits = with_limits(record.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
+    with progress_bar() as bar:
+        live = live_engine(engine, preset=preset, limits=limits, progress=bar)
+        data = validate_stage(
+            controller,
+            out,
+            engine=live,
+            plant=plant,
+            load=load,
+            record=record,
+            limits=limits,
+            requests=requests or int(record.workload.get("requests") or 1000),
+            cut_s=seconds,
+            runs=runs or (20 if live is None else 3),
+            progress=bar,
+        ).to_json()
+    show(data, validate_lines(data, str(out)), as_json=json)
+    if data["outcome"] != "met":
+        raise typer.Exit(NOT_MET)
+
+
+@app.command()
+def export(
+    controller: Controller,
+    out: Annotated[Path, typer.Option("--out", help="New folder to write to.")],
+    engine: Annotated[str, typer.Option("--engine", help="json or python.")] = "json",
+    json: Json = False,
+) -> None:
+    """Write a controller for use outside Headway.
+
+    Example: headway export controller.json --engine python --out gains
+    """
+    from headway.engines.export import export as write
+    from headway.pipeline import read_controller
+
+    data = write(read_controller(controller), engine, out)
+    show(data, [f"written    {out}: {', '.join(data['files'])}", *[f"note: {n}" for n in data["warnings"]]], as_json=json)

@@ -1,0 +1,134 @@
+"""Options that several commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headway.units import rate_rps as parse_rate
+from headway.units import row_range, share, tokens
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
+KvTokens = Annotated[str | None, typer.Option("--kv-tokens", help="Engine: size of the KV cache in tokens, such as 200k.")]
+Block = Annotated[int | None, typer.Option("--block", help="Engine: tokens in one cache block.")]
+MaxSeqs = Annotated[int | None, typer.Option("--max-seqs", help="Engine: start-up limit of running requests.")]
+MaxLen = Annotated[str | None, typer.Option("--max-len", help="Engine: longest prompt and output together, such as 32k.")]
+MaxTokens = Annotated[str | None, typer.Option("--max-tokens", help="Engine: start-up limit of tokens in one step.")]
+Rate = Annotated[str | None, typer.Option("--rate", help="Rescale the arrivals to this mean rate, such as 12/s.")]
+Rows = Annotated[str | None, typer.Option("--rows", help="Take only these rows of the workload file, such as 0:5000.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")]
+Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Share that may be late, such as 1%. [default: 1%]")]
+Workload = Annotated[str, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")]
+OtherWorkload = Annotated[str | None, typer.Option("--workload", help="Another workload than the controller was tuned for.")]
+TargetText = Annotated[str, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms,transport=2ms, or a TOML file of classes.")]
+OtherTarget = Annotated[str | None, typer.Option("--target", help="Another target than the controller was tuned for.")]
+Requests = Annotated[int | None, typer.Option("--requests", min=20, help="Requests per run. [default: about 120 s of arrivals]")]
+Blocks = Annotated[str, typer.Option("--blocks", help="Rows to use: all, even or odd blocks of 200.")]
+Where = Annotated[list[str] | None, typer.Option("--where", help="Use only rows with column=value; may be given more than once.")]
+Format = Annotated[str, typer.Option("--format", help="Format of the trace; auto looks at the content.")]
+Traces = Annotated[list[Path], typer.Argument(help="Trace files.", metavar="TRACE...")]
+Plant = Annotated[Path, typer.Argument(help="plant.json of headway fit.", metavar="PLANT")]
+Controller = Annotated[Path, typer.Argument(help="controller.json of headway tune.", metavar="CONTROLLER")]
+
+
+def limits_given(
+    kv_tokens: str | None, block: int | None, max_seqs: int | None, max_len: str | None, max_tokens: str | None
+) -> dict[str, int]:
+    """Engine limits from the command line.
+
+    Args:
+        kv_tokens: size text [tokens].
+        block: tokens in a block [tokens].
+        max_seqs: requests.
+        max_len: size text [tokens].
+        max_tokens: size text [tokens].
+
+    Returns:
+        Those that were given, by field of `Limits`.
+
+    Raises:
+        ValueError: a text that is no size.
+    """
+    given: dict[str, Any] = {
+        "kv_tokens": None if kv_tokens is None else tokens(kv_tokens),
+        "block_tokens": block,
+        "max_seqs": max_seqs,
+        "max_len": None if max_len is None else tokens(max_len),
+        "max_tokens": None if max_tokens is None else tokens(max_tokens),
+    }
+    return {k: v for k, v in given.items() if v is not None}
+
+
+def where_given(texts: list[str] | None) -> dict[str, str]:
+    """Row filters from the command line.
+
+    Args:
+        texts: each "column=value".
+
+    Returns:
+        Value by column.
+
+    Raises:
+        ValueError: a text without "=", or a column given twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or []:
+        column, equal, value = text.partition("=")
+        if not equal or not column.strip():
+            raise ValueError(f"--where must be column=value, got {text!r}; write for example --where workload_segment=real")
+        if column.strip() in found:
+            raise ValueError(f"--where names column {column.strip()!r} twice; one value per column")
+        found[column.strip()] = value.strip()
+    return found
+
+
+def rate_given(text: str | None) -> float | None:
+    """Rate from the command line.
+
+    Args:
+        text: such as "12/s".
+
+    Returns:
+        Rate [requests/s], None if not given.
+
+    Raises:
+        ValueError: a text that is no rate.
+    """
+    return None if text is None else parse_rate(text)
+
+
+def rows_given(text: str | None) -> slice | None:
+    """Row range from the command line.
+
+    Args:
+        text: such as "0:5000".
+
+    Returns:
+        Slice, None if not given.
+
+    Raises:
+        ValueError: a text that is no range.
+    """
+    return None if text is None else row_range(text)
+
+
+def epsilon_given(text: str | None) -> float | None:
+    """Epsilon from the command line.
+
+    Args:
+        text: such as "1%" or "0.01".
+
+    Returns:
+        In (0, 1), None if not given.
+
+    Raises:
+        ValueError: a text that is no share, or one outside (0, 1).
+    """
+    if text is None:
+        return None
+    value = share(text)
+    if not 0 < value < 1:
+        raise ValueError(f"--epsilon must be in (0, 1), got {text}; write 1% for one late token in a hundred")
+    return value

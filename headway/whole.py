@@ -1,0 +1,238 @@
+"""The whole way through: fit, tune, validate, export, report, in one run folder that can be resumed after a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headway.cli.terminal import ms, percent, warning_lines
+from headway.cli.words import rows_line, settings_text
+from headway.engines.export import export
+from headway.experiments.run import RunFolder, read_json
+from headway.experiments.tune import Effort
+from headway.pipeline import (
+    Progress,
+    fit_stage,
+    live_engine,
+    load_of,
+    open_load,
+    read_controller,
+    read_plant,
+    tune_stage,
+    validate_stage,
+    write_trace,
+)
+from headway.report import write_report
+
+SHARES = {"trace": (0.0, 0.02), "fit": (0.02, 0.06), "tune": (0.06, 0.75), "validate": (0.75, 0.95), "export": (0.95, 0.96), "report": (0.96, 1.0)}
+"""Part of the bar that each stage takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a run was asked for: with it, its files follow.
+
+    Args:
+        traces: trace files.
+        workload: file or generator spec.
+        target: target string or TOML file.
+        engine: what to validate on.
+        objective: of tuning.
+        where: row filter by column.
+        rate_rps: to rescale the arrivals to [requests/s].
+        rows: [first, after last] of the workload file; None for all.
+        requests: per run; None for about two minutes of arrivals.
+        limits: of the engine, by field [tokens, requests].
+        epsilon: share that may be late, in (0, 1); None for 1 %.
+        seed: of everything that is drawn.
+        live_s: length of a live run [s].
+        runs: of the validation; None for the engine's default.
+        effort: fields of `Effort` that differ from its defaults.
+    """
+
+    traces: tuple[str, ...]
+    workload: str
+    target: str
+    engine: str = "sim"
+    objective: str = "attainment"
+    where: dict[str, str] = dataclasses.field(default_factory=dict)
+    rate_rps: float | None = None
+    rows: tuple[int, int | None] | None = None
+    requests: int | None = None
+    limits: dict[str, int] = dataclasses.field(default_factory=dict)
+    epsilon: float | None = None
+    seed: int = 0
+    live_s: float = 20.0
+    runs: int | None = None
+    effort: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @staticmethod
+    def of_folder(folder: RunFolder) -> Request:
+        """What a run that was begun earlier was asked for.
+
+        Args:
+            folder: of the run.
+
+        Returns:
+            The request.
+
+        Raises:
+            ValueError: the folder holds no run, or one of another version.
+        """
+        known = folder.manifest().get("request")
+        if not known:
+            raise ValueError(f"{folder.path} holds no run to resume; start one with `headway run --out {folder.path} --trace ...`")
+        fields = {f.name for f in dataclasses.fields(Request)}
+        if set(known) != fields:
+            raise ValueError(f"{folder.path} was begun by another version of Headway; start a new run")
+        return Request(**{**known, "traces": tuple(known["traces"]), "rows": tuple(known["rows"]) if known["rows"] else None})
+
+
+def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | None = None) -> dict[str, Any]:
+    """Do every stage that is not done yet.
+
+    Args:
+        out: run folder.
+        request: what is asked for.
+        resume: go on with a run that was interrupted.
+        progress: called with a label and a fraction.
+
+    Returns:
+        {"run", "plant", "tuning", "validation", "report", "stages"}: the stages' own JSON, as `headway run --json` shows it.
+
+    Raises:
+        ValueError: something given cannot be read or used; nothing is left behind if it shows before the first stage.
+    """
+    rows = slice(*request.rows) if request.rows else None
+    # both are read before the folder is made: a wrong one leaves nothing behind
+    load = open_load(request.workload, request.target, rate_rps=request.rate_rps, rows=rows, epsilon=request.epsilon)
+    fit = lambda to, tell: fit_stage(  # noqa: E731
+        [Path(t) for t in request.traces], to, where=request.where, epsilon=request.epsilon or 0.01, limits=request.limits, seed=request.seed, progress=tell
+    )
+    folder = RunFolder(out)
+    if not resume:
+        plant, trace = fit(None, None)
+    live_engine(request.engine, preset="tiny", limits=None, probe=True)
+    folder.open(dataclasses.asdict(request), resume=resume)
+    if not resume:
+        _stage(folder, "trace", progress, lambda _: write_trace(trace, folder.file("trace")))  # pyright: ignore[reportPossiblyUnboundVariable]
+    else:
+        _stage(folder, "trace", progress, lambda tell: write_trace(fit(None, tell)[1], folder.file("trace")))
+    _stage(folder, "fit", progress, lambda tell: fit(folder.file("fit"), tell))
+    plant = read_plant(folder.file("fit"))
+    effort = Effort(requests=load.requests(request.requests), seed=request.seed, **request.effort)
+    _stage(
+        folder,
+        "tune",
+        progress,
+        lambda tell: tune_stage(folder.file("fit"), plant, load, plant.limits, folder.file("tune"), objective=request.objective, effort=effort, progress=tell),
+    )
+    _stage(folder, "validate", progress, lambda tell: _validate(folder, request, tell))
+    record = read_controller(folder.file("tune"))
+    _stage(folder, "export", progress, lambda _: [export(record, kind, folder.file("export") / kind, force=True) for kind in ("json", "python")])
+    _stage(folder, "report", progress, lambda _: write_report(out))
+    return collected(folder)
+
+
+def _validate(folder: RunFolder, request: Request, tell: Progress) -> None:
+    record = read_controller(folder.file("tune"))
+    load = load_of(record, workload=None, rate_rps=None, target=None)
+    engine = live_engine(request.engine, preset="tiny", limits=record.limits, progress=tell)
+    runs = request.runs or (20 if engine is None else 3)
+    requests = int(record.workload["requests"])
+    validate_stage(
+        folder.file("tune"),
+        folder.file("validate"),
+        engine=engine,
+        load=load,
+        record=record,
+        limits=record.limits,
+        requests=requests,
+        cut_s=request.live_s,
+        runs=runs,
+        progress=tell,
+    )
+
+
+def _stage(folder: RunFolder, name: str, progress: Progress | None, work: Callable[[Progress], Any]) -> None:
+    low, high = SHARES[name]
+    tell: Progress = lambda label, part: progress(label, low + (high - low) * part) if progress else None  # noqa: E731
+    if folder.done(name):
+        tell(name, 1.0)
+        return
+    began = time.monotonic()
+    tell(name, 0.0)
+    work(tell)
+    folder.finish(name, time.monotonic() - began)
+
+
+def collected(folder: RunFolder) -> dict[str, Any]:
+    """What a finished run holds, as one JSON object.
+
+    Args:
+        folder: of the run.
+
+    Returns:
+        {"run", "plant", "tuning", "validation", "report", "stages"}; the long lists (residuals, timelines) stay in the files.
+    """
+    plant = {k: v for k, v in read_json(folder.file("fit")).items() if k != "residuals"}
+    controller = read_json(folder.file("tune"))
+    validation = read_json(folder.file("validate"))
+    for side in ("controller", "best_static"):
+        validation[side].pop("timeline", None)
+    return {
+        "run": str(folder.path),
+        "plant": plant,
+        "tuning": controller["tuning"],
+        "gains": controller["law"]["gains"],
+        "policy": controller["policy"],
+        "validation": validation,
+        "report": str(folder.file("report")),
+        "stages": folder.manifest()["stages"],
+    }
+
+
+def summary_lines(data: dict[str, Any]) -> list[str]:
+    """One screen for a finished run.
+
+    Args:
+        data: as `collected`.
+
+    Returns:
+        Lines, the path of the report last.
+    """
+    plant, tuning, check = data["plant"], data["tuning"], data["validation"]
+    held, aging = plant["heldout"] or {}, data["policy"]["aging_rate"]["value"]
+    margin = data["gains"].get("margin", {}).get("value")
+    low, high = tuning["gain_ci95"]
+    predicted, measured = check["predicted"], check
+    pair = lambda key, show: f"{show(predicted[key]['goodput_tps']):>8} predicted {show(measured[key]['goodput_tps']):>8} measured"  # noqa: E731
+    tps = lambda x: f"{x:,.0f}"  # noqa: E731
+    lines = [
+        rows_line(plant["rows"]),
+        f"plant      error held out {percent(held.get('mape'))} (decode {percent(held.get('mape_decode'))}, with prefill {percent(held.get('mape_mixed'))})",
+        f"tuned      margin {percent(margin)}   aging rate {aging:.2g} s/s   ({tuning['outcome']} than the best static setting)"
+        if tuning["outcome"] == "better"
+        else f"tuned      margin {percent(margin)}   aging rate {aging:.2g} s/s   (no better than the best static setting)",
+        f"static     best of the grid: {settings_text(tuning['best_static']['settings'])}",
+        f"goodput    controller  {pair('controller', tps)} tok/s",
+        f"           best static {pair('best_static', tps)} tok/s",
+        f"attained   controller {percent(check['controller']['attainment'])}, best static {percent(check['best_static']['attainment'])} of the tokens owed "
+        f"(engine {check['engine']})",
+        f"p99 ITL    controller {ms(check['controller']['itl_s']['p99'])}, best static {ms(check['best_static']['itl_s']['p99'])};   "
+        f"p99 TTFT {ms(check['controller']['ttft_s']['p99'])} against {ms(check['best_static']['ttft_s']['p99'])};   "
+        f"shed {percent(check['controller']['shed'])} against {percent(check['best_static']['shed'])}",
+        f"gain       {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] predicted on held-out seeds, {check['gain'] * 100:+.1f} % measured; "
+        f"over static with a queue timeout {tuning['gain_over_timeout'] * 100:+.1f} %",
+        f"verdict    {check['outcome']}" + ("" if check["outcome"] == "met" else ": " + "; ".join(_unmet(check))),
+    ]
+    notes = [*plant["warnings"], *tuning["warnings"], *check["notes"]]
+    return [*lines, *warning_lines(list(dict.fromkeys(notes))), f"report     {data['report']}"]
+
+
+def _unmet(check: dict[str, Any]) -> list[str]:
+    rows = [c for c in [*check["gates"], *check["checks"]] if not c["ok"]]
+    return [f"{c['name']} ({c['bar']}; found {c['value']:.3g})" if c["value"] is not None else f"{c['name']} ({c['bar']})" for c in rows]
