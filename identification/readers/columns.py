@@ -1,0 +1,171 @@
+"""From the text of a table to checked numbers: the first wrong cell is named by row and column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import polars as pl
+
+from headway.identification.readers.errors import TraceError
+
+
+class Opened(NamedTuple):
+    """A file as the readers get it: looked at once, read once.
+
+    Args:
+        file: as it was given.
+        data: its bytes.
+        header: names in its first line, if that is a line of comma-separated names; else empty.
+        first: its first line, if that is a JSON object; else None.
+    """
+
+    file: str
+    data: bytes
+    header: tuple[str, ...]
+    first: dict | None
+
+
+class Table(NamedTuple):
+    """What a reader hands on.
+
+    Args:
+        frame: the columns of `headway.identification.trace.COLUMNS` and others, in file order, shape (k,).
+        unreadable: rows that the file held in part only [rows].
+        warnings: what there is to say, one sentence each.
+    """
+
+    frame: pl.DataFrame
+    unreadable: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def seconds(cells: pl.Series, per_second: float) -> pl.Series:
+    """Durations in seconds, as numpy divides: polars may multiply by the reciprocal, and differ in the last bit.
+
+    Args:
+        cells: float64, shape (k,).
+        per_second: how many of their unit make a second.
+
+    Returns:
+        The same [s].
+    """
+    return pl.Series(cells.name, cells.to_numpy() / per_second)
+
+
+def text_table(opened: Opened, required: Iterable[str], form: str) -> tuple[pl.DataFrame, int]:
+    """The cells of a CSV as text. A last row that the file broke off in is set aside.
+
+    Args:
+        opened: the file.
+        required: names of the columns that must be there.
+        form: what the file was taken for, for the message.
+
+    Returns:
+        (cells as text, shape (k, columns); number of rows set aside, 0 or 1 [rows]).
+
+    Raises:
+        TraceError: no row, a column missing, or rows that are no table.
+    """
+    try:
+        frame = pl.read_csv(opened.data, infer_schema=False, truncate_ragged_lines=False)
+    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        raise _no_table(opened, form, str(error).splitlines()[0]) from None
+    frame = frame.rename({name: name.strip() for name in frame.columns}).filter(~pl.all_horizontal(pl.all().is_null()))
+    need_columns(frame, opened.file, required, form)
+    cut = 0
+    if frame.height and not opened.data.endswith(b"\n") and opened.data.rsplit(b"\n", 1)[-1].count(b",") < len(frame.columns) - 1:
+        frame, cut = frame.head(-1), 1
+    if frame.height == 0:
+        raise TraceError(opened.file, f"at least one step in {form}, found none")
+    return frame, cut
+
+
+def need_columns(frame: pl.DataFrame, file: str, required: Iterable[str], form: str) -> None:
+    """Refuse a table that lacks a column.
+
+    Args:
+        frame: the table, shape (k, columns).
+        file: for the message.
+        required: names of the columns that must be there.
+        form: what the file was taken for, for the message.
+
+    Raises:
+        TraceError: the first column that is missing.
+    """
+    for name in required:
+        if name not in frame.columns:
+            raise TraceError(file, f"this column in {form}", column=name, found=", ".join(frame.columns))
+
+
+def _no_table(opened: Opened, form: str, reason: str) -> TraceError:
+    """The first row with more cells than the header, or the parser's own reason."""
+    cells = len(opened.header)
+    for row, line in enumerate(opened.data.split(b"\n")[1:], 1):
+        if line.count(b",") >= cells:
+            return TraceError(opened.file, f"{cells} cells, as in the header of {form}", row=row, found=line.count(b",") + 1)
+    return TraceError(opened.file, f"{form} ({reason})")
+
+
+def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: Iterable[str] = ()) -> pl.DataFrame:
+    """Turn columns of text or numbers into checked numbers.
+
+    Args:
+        frame: a table in file order, shape (k, columns).
+        file: for the message.
+        names: the columns to check.
+        negative: those among them that may be below zero.
+
+    Returns:
+        The table with these columns as float64.
+
+    Raises:
+        TraceError: the first cell that is no number, not finite, or negative; rows are counted from 1.
+    """
+    free = set(negative)
+    for name in names:
+        cells = frame[name]
+        text = cells.dtype == pl.String
+        try:
+            values = (cells.str.strip_chars() if text else cells).cast(pl.Float64, strict=False)
+        except pl.exceptions.PolarsError:
+            raise TraceError(file, "numbers", column=name, found=str(cells.dtype)) from None
+        want = "a number" if name in free else "a number that is not negative"
+        good = values.is_finite() if name in free else values.is_finite() & (values >= 0)
+        wrong = (~good.fill_null(False)).arg_true()
+        if len(wrong):
+            row = int(wrong[0])
+            found = cells[row]
+            raise TraceError(file, want, row=row + 1, column=name, found="" if found is None else found)
+        frame = frame.with_columns(values.alias(name))
+    return frame
+
+
+def requests(tokens: str, counted: str) -> pl.Expr:
+    """Requests with a chunk: at least one in a step with prompt tokens, none in another, whatever was counted.
+
+    Args:
+        tokens: name of the column of prompt tokens in the step [tokens].
+        counted: name of the column of requests [requests].
+
+    Returns:
+        An expression [requests].
+    """
+    return pl.when(pl.col(tokens) > 0).then(pl.max_horizontal(pl.col(counted), pl.lit(1.0))).otherwise(0.0)
+
+
+def pairs(tokens: str, context: str, requests: str) -> pl.Expr:
+    """Attention work of the chunks, where only their sums were recorded: all chunks of a step taken as equal.
+
+    sum over chunks of p_i (c_i + p_i / 2), with p_i = p / r and c_i = c / r, gives p (c / r + p / r / 2)
+
+    Args:
+        tokens: name of the column of p, prompt tokens in the step [tokens].
+        context: name of the column of c, their tokens computed before it [tokens].
+        requests: name of the column of r, the requests that they belong to [requests].
+
+    Returns:
+        An expression [tokens^2].
+    """
+    share = pl.max_horizontal(pl.col(requests), pl.lit(1.0))
+    return pl.col(tokens) * (pl.col(context) + pl.col(tokens) / 2) / share

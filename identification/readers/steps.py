@@ -1,0 +1,148 @@
+"""Headway's own formats: the step table that `headway record` writes, and the trace of a scheduler plugin."""
+
+from __future__ import annotations
+
+import io
+
+import polars as pl
+
+from headway.identification.readers.columns import Opened, Table, need_columns, numbers, pairs, requests, seconds, text_table
+from headway.identification.readers.errors import TraceError
+from headway.identification.trace import COLUMNS
+
+FORM_STEPS = "Headway's step table"
+FORM_SCHEDULER = "a scheduler trace"
+
+STEP_COLUMNS = tuple(name for name in COLUMNS if name != "source")
+SUMS = ("n_prefill_reqs", "prefill_tokens", "prefill_ctx_tokens", "n_decode_reqs", "decode_ctx_tokens")
+CLOCK = ("t_mono", "sched_us", "exec_ms")
+KEPT = {"budget": "token_budget", "max_active": "running_limit", "chunk_cap": "chunk_tokens", "mode": "mode", "inflight": "inflight"}
+HOST_SHARE = 0.02
+"""Share of the period outside the step time from which on it is said: below it no target would notice."""
+
+
+def claims_steps(opened: Opened) -> bool:
+    """Whether the file's own content says that it is a step table.
+
+    Args:
+        opened: the file; Parquet or CSV.
+
+    Returns:
+        True for any Parquet file, and for a header that names `step_time_s` or most of the other columns.
+    """
+    return opened.data.startswith(b"PAR1") or "step_time_s" in opened.header or sum(n in opened.header for n in STEP_COLUMNS) >= 4
+
+
+def read_steps(opened: Opened) -> Table:
+    """Read Headway's own step table.
+
+    Args:
+        opened: the file; Parquet or CSV.
+
+    Returns:
+        The trace's columns, and all others as they are.
+
+    Raises:
+        TraceError: a column missing, a cell that is no number or negative, no step.
+    """
+    cut = 0
+    if opened.data.startswith(b"PAR1"):
+        frame = _parquet(opened)
+    else:
+        frame, cut = text_table(opened, STEP_COLUMNS, FORM_STEPS)
+    frame = numbers(frame, opened.file, STEP_COLUMNS)
+    others = [name for name in frame.columns if name not in COLUMNS and frame[name].dtype == pl.String]
+    for name in others:
+        values = frame[name].cast(pl.Float64, strict=False)
+        if name not in ("worker_id", "dp_rank") and values.null_count() == frame[name].null_count():
+            frame = frame.with_columns(values.alias(name))
+    if "source" in frame.columns:
+        frame = frame.with_columns(pl.col("source").cast(pl.String).fill_null("unknown"))
+    return Table(frame.with_columns(pl.col("step").cast(pl.Int64)), cut)
+
+
+def _parquet(opened: Opened) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(io.BytesIO(opened.data))
+    except pl.exceptions.PolarsError as error:
+        raise TraceError(opened.file, "a whole Parquet file", found=str(error).splitlines()[0]) from None
+    need_columns(frame, opened.file, STEP_COLUMNS, FORM_STEPS)
+    if frame.height == 0:
+        raise TraceError(opened.file, f"at least one step in {FORM_STEPS}, found none")
+    return frame
+
+
+def claims_scheduler(opened: Opened) -> bool:
+    """Whether the file's own content says that it is a scheduler trace.
+
+    Args:
+        opened: the file.
+
+    Returns:
+        True if its header names sums and clocks that only this format has.
+    """
+    return sum(name in opened.header for name in (*SUMS, *CLOCK)) >= 5
+
+
+def read_scheduler(opened: Opened) -> Table:
+    """Read the trace of a scheduler plugin, synchronous or not.
+
+    step time(k) = done(k) - max(sched_end(k), done(k - 1)),  sched_end = t_mono + sched_us,  done = sched_end + exec_ms
+
+    With two batches in flight a step waits for the one before it, and exec_ms counts that wait as well: it reads about
+    twice the true duration. With one in flight the two are the same.
+
+    Args:
+        opened: the file.
+
+    Returns:
+        The trace's columns, the command in force, and `start_s`, the clock at the start of schedule() [s].
+
+    Raises:
+        TraceError: a column missing, a cell that is no number or negative, steps that end in another order than they began.
+    """
+    names = ("step", *CLOCK, *SUMS)
+    frame, cut = text_table(opened, names, FORM_SCHEDULER)
+    frame = numbers(frame, opened.file, names, negative=("t_mono",))
+    frame = frame.with_row_index("row", offset=1).sort("step", maintain_order=True)
+    start = frame["t_mono"] + seconds(frame["sched_us"], 1e6)
+    frame = frame.with_columns(start=start, done=start + seconds(frame["exec_ms"], 1e3))
+    frame = frame.with_columns(step_time_s=pl.col("done") - pl.max_horizontal("start", pl.col("done").shift(1)))
+    backwards = frame.filter(pl.col("step_time_s") < 0)
+    if backwards.height:
+        row, early = int(backwards["row"][0]), f"{-1e3 * float(backwards['step_time_s'][0]):.3f} ms before"
+        raise TraceError(opened.file, "a step that ends after the one before it", row=row, column="exec_ms", found=early)
+    warnings = _host_time(frame)
+    held = [pl.col(old).alias(new) for old, new in KEPT.items() if old in frame.columns]
+    held = [c.cast(pl.Float64, strict=False) if c.meta.output_name() not in ("mode",) else c for c in held]
+    return Table(
+        frame.sort("row").select(
+            pl.col("step").cast(pl.Int64),
+            pl.lit("engine").alias("source"),
+            "step_time_s",
+            pl.col("n_decode_reqs").alias("decode_requests"),
+            pl.col("decode_ctx_tokens").alias("decode_kv_tokens"),
+            "prefill_tokens",
+            pairs("prefill_tokens", "prefill_ctx_tokens", "n_prefill_reqs").alias("prefill_pairs"),
+            requests("prefill_tokens", "n_prefill_reqs").alias("prefill_requests"),
+            pl.col("t_mono").alias("start_s"),
+            *held,
+        ),
+        cut,
+        warnings,
+    )
+
+
+def _host_time(frame: pl.DataFrame) -> tuple[str, ...]:
+    """Say how much of the period between steps the step time leaves out: targets are promised on the wall clock."""
+    if "period_ms" not in frame.columns:
+        return ()
+    # period(k) runs from the start of step k - 1 to the start of step k, so it is held against step k - 1
+    period = seconds(frame["period_ms"].cast(pl.Float64, strict=False).fill_null(-1.0), 1e3)
+    both = pl.DataFrame({"period": period, "device": frame["step_time_s"].shift(1)}).filter(pl.col("period") > 0).drop_nulls()
+    if both.height < 20:
+        return ()
+    share = both.select((1 - pl.col("device") / pl.col("period")).median()).item()
+    if share is None or share < HOST_SHARE:
+        return ()
+    return (f"the step time leaves out {share:.1%} of the period, which the host takes between steps: wall-clock targets need that room",)

@@ -1,0 +1,183 @@
+"""How well a plant predicts steps: errors on the rows that the row rules keep, each figure with what it may hide."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from headway.identification.intervals import FEWEST_FOR_INTERVAL, share_interval
+from headway.identification.rows import IDLE, KEPT, judge, select, used_rows
+from headway.identification.trace import Trace
+from headway.models.identified import IdentifiedPlant
+from headway.models.plant import Batch
+
+INSIDE = (0.05, 0.95)
+"""Quantiles of the plant's own residuals between which 90 % of new steps should lie."""
+
+
+REACH = 1.05
+"""Times the largest sum fitted on from which on a prediction is said to be an extrapolation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """Errors of a plant on a trace. APE is |predicted - measured| / measured; shares are fractions; None is "cannot be said".
+
+    Args:
+        steps: kept steps that were scored [steps].
+        steps_mixed: those of them with prefill [steps].
+        mape: mean APE over kept steps.
+        median_ape: median APE over kept steps.
+        mape_decode: mean APE over decode-only steps.
+        mape_mixed: mean APE over steps with prefill.
+        p90_ape: 90 % quantile of the APE.
+        max_ape: largest APE of kept steps.
+        max_ape_all: largest APE of all steps that were not idle, set aside or not.
+        coverage90: per regime {"value", "ci95"}: share of kept steps within the plant's stored 5 % to 95 % residuals.
+        rows: {"read", "used", "set_aside": {reason: n}} [rows].
+        warnings: what there is to say, one sentence each.
+    """
+
+    steps: int
+    steps_mixed: int
+    mape: float | None
+    median_ape: float | None
+    mape_decode: float | None
+    mape_mixed: float | None
+    p90_ape: float | None
+    max_ape: float | None
+    max_ape_all: float | None
+    coverage90: dict[str, dict[str, Any]]
+    rows: dict[str, Any]
+    warnings: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values.
+
+        Returns:
+            The fields by name.
+        """
+        return dataclasses.asdict(self)
+
+
+def score(
+    plant: IdentifiedPlant,
+    trace: Trace,
+    *,
+    blocks: str = "all",
+    where: Mapping[str, object] | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Score:
+    """Compare a plant with measured steps. Rows are set aside by the same rules as for a fit.
+
+    Args:
+        plant: what `fit` returned.
+        trace: measured steps, shape (k,).
+        blocks: "all", "even" (on which a fit may have been trained) or "odd".
+        where: wanted value by column; None takes every row.
+        progress: called with a label and the share done.
+
+    Returns:
+        The errors.
+
+    Raises:
+        ValueError: an unknown word, column or value.
+    """
+    selected = select(trace, blocks, where)
+    if progress:
+        progress("judging rows", 0.0)
+    reason = judge(trace)
+    if progress:
+        progress("scoring", 0.9)
+    result = score_rows(plant, trace, selected, reason)
+    seen = _trained_on(plant.about, trace, blocks, where)
+    return dataclasses.replace(result, warnings=[seen, *result.warnings]) if seen else result
+
+
+def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reason: np.ndarray) -> Score:
+    """As `score`, for rows that were chosen and judged already.
+
+    Args:
+        plant: the plant.
+        trace: all rows, shape (k,).
+        selected: rows asked for, shape (k,), bool.
+        reason: from `judge`, shape (k,), str.
+
+    Returns:
+        The errors.
+    """
+    batch, kept, busy = trace.batch(), selected & (reason == KEPT), selected & (reason != IDLE)
+    mixed = batch.prefill_tokens > 0
+    measured = np.where(reason == IDLE, 1.0, trace.step_time_s)
+    predicted = np.asarray(plant.plant.step_time_s(batch), float)
+    ape = np.abs(predicted - measured) / measured
+    residual = np.log(measured) - np.log(np.maximum(predicted, np.finfo(float).tiny))
+    coverage, warnings = {}, []
+    for name, stored, regime in (("decode", plant.noise.decode, ~mixed), ("mixed", plant.noise.mixed, mixed)):
+        coverage[name], said = _coverage(name, stored, residual[kept & regime])
+        warnings += said
+    hit = ape[kept]
+    return Score(
+        steps=int(kept.sum()),
+        steps_mixed=int((kept & mixed).sum()),
+        mape=_or_none(np.mean, hit),
+        median_ape=_or_none(np.median, hit),
+        mape_decode=_or_none(np.mean, ape[kept & ~mixed]),
+        mape_mixed=_or_none(np.mean, ape[kept & mixed]),
+        p90_ape=_or_none(lambda x: np.quantile(x, 0.9), hit),
+        max_ape=_or_none(np.max, hit),
+        max_ape_all=_or_none(np.max, ape[busy]),
+        coverage90=coverage,
+        rows=used_rows(reason, selected, trace.unreadable),
+        warnings=warnings + _reach(plant, batch, kept) + _few(kept, mixed),
+    )
+
+
+def _or_none(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> float | None:
+    return float(statistic(values)) if len(values) else None
+
+
+def _coverage(regime: str, stored: np.ndarray, residual: np.ndarray) -> tuple[dict[str, Any], list[str]]:
+    """Share of new residuals between the stored quantiles, with its interval; the quantiles are not widened."""
+    if len(stored) < FEWEST_FOR_INTERVAL or len(residual) == 0:
+        return {"value": None, "ci95": None}, []
+    low, high = np.quantile(stored, INSIDE)
+    inside = (residual >= low) & (residual <= high)
+    share, ends = float(inside.mean()), share_interval(inside, residual, np.random.default_rng(0))
+    said = []
+    if ends and ends[1] < INSIDE[1] - INSIDE[0]:
+        range95 = f"{ends[0]:.0%} to {ends[1]:.0%}"
+        said.append(f"{share:.0%} ({range95}) of the {regime} steps lie where 90 % should: they scatter more than the plant says")
+    return {"value": share, "ci95": ends}, said
+
+
+def _reach(plant: IdentifiedPlant, batch: Batch, kept: np.ndarray) -> list[str]:
+    """Say where the steps lie well outside the operating points that the plant was fitted on."""
+    if not kept.any():
+        return []
+    hull, largest = plant.hull, {name: float(np.max(column[kept])) for name, column in batch._asdict().items()}
+    inside = [name for name, value in largest.items() if value <= REACH * getattr(hull, name, np.inf)]
+    return hull.outside(Batch(**{name: 0.0 if name in inside else value for name, value in largest.items()}))
+
+
+def _few(kept: np.ndarray, mixed: np.ndarray) -> list[str]:
+    if not kept.any():
+        return ["no step is left to score"]
+    count = int((kept & mixed).sum())
+    return [f"only {count} steps with prefill: their error is hardly known"] if 0 < count < FEWEST_FOR_INTERVAL else []
+
+
+def _trained_on(about: Mapping[str, Any], trace: Trace, blocks: str, where: Mapping[str, object] | None) -> str | None:
+    """An in-sample error is no accuracy: say so where a plant meets rows that it was fitted to."""
+    training = about.get("training") or {}
+    known = {source.get("sha256") for source in about.get("sources") or []}
+    if not any(source.sha256 in known for source in trace.sources):
+        return None
+    apart = "all" not in (blocks, training.get("blocks", "all")) and blocks != training.get("blocks")
+    chosen = training.get("where") or {}
+    if apart or any(column in chosen and str(chosen[column]) != str(value) for column, value in (where or {}).items()):
+        return None
+    return "the plant was fitted to steps of this trace: this is an in-sample error; score other blocks, or see heldout"
