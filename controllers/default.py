@@ -19,7 +19,10 @@ TYPICAL_SHARE = 0.5
 
 
 def slope_s_per_token(identified: IdentifiedPlant, limits: Limits) -> float:
-    """What one more prompt token costs where the loop will operate.
+    """What one more prompt token costs, at the steep end of what the trace held.
+
+    A chunk costs the more the longer the context before it. The slope at the longest context makes the loop's gain at
+    most what it was designed for; a mean slope would let long prompts drive it towards instability.
 
     Args:
         identified: the plant.
@@ -30,9 +33,23 @@ def slope_s_per_token(identified: IdentifiedPlant, limits: Limits) -> float:
     """
     n = max(1.0, TYPICAL_SHARE * identified.hull.decode_requests)
     kv = TYPICAL_SHARE * identified.hull.decode_kv_tokens
+    reach = longest_reach(identified)
     low, high = max(1.0, limits.max_tokens / 32), max(2.0, limits.max_tokens / 8)
-    times = identified.plant.step_time_s(Batch(*(np.array([a, b], float) for a, b in ((n, n), (kv, kv), (low, high), (low**2 / 2, high**2 / 2), (1, 1)))))
+    columns = ((n, n), (kv, kv), (low, high), (low * reach, high * reach), (1, 1))
+    times = identified.plant.step_time_s(Batch(*(np.array(pair, float) for pair in columns)))
     return float(max((times[1] - times[0]) / (high - low), 1e-9))
+
+
+def longest_reach(identified: IdentifiedPlant) -> float:
+    """Tokens that a prefill token attends to, at the step of the trace that worked hardest at it.
+
+    Args:
+        identified: the plant with its hull.
+
+    Returns:
+        Attention pairs per prefill token [tokens].
+    """
+    return identified.hull.prefill_pairs / max(identified.hull.prefill_tokens, 1.0)
 
 
 def default_candidate(identified: IdentifiedPlant, targets: tuple[Target, ...], limits: Limits) -> Candidate:
@@ -55,7 +72,9 @@ def default_candidate(identified: IdentifiedPlant, targets: tuple[Target, ...], 
     tokens = np.unique(np.geomspace(1, limits.max_tokens, 200).round())
     n = np.full_like(tokens, TYPICAL_SHARE * identified.hull.decode_requests)
     kv = np.full_like(tokens, TYPICAL_SHARE * identified.hull.decode_kv_tokens)
-    fits = tokens[np.asarray(identified.plant.step_time_s(Batch(n, kv, tokens, tokens**2 / 2, np.ones_like(tokens)))) <= (1 - margin) * budget_s]
+    fits = tokens[
+        np.asarray(identified.plant.step_time_s(Batch(n, kv, tokens, tokens**2 / 2, np.ones_like(tokens)))) <= (1 - margin) * budget_s
+    ]
     law = PILaw(
         margin=margin,
         slope_s_per_token=slope_s_per_token(identified, limits),

@@ -59,7 +59,10 @@ class ControllerRecord:
         law, policy = self.candidate
         budget_s = min(t.budget_s for t in self.targets)
         acting = {
-            "law": {"kind": law.law, "gains": {n: {"value": float(g.value), "unit": g.unit, "low": g.low, "high": g.high} for n, g in law.gains().items()}},
+            "law": {
+                "kind": law.law,
+                "gains": {n: {"value": float(g.value), "unit": g.unit, "low": g.low, "high": g.high} for n, g in law.gains().items()},
+            },
             "policy": {
                 "order": policy.order,
                 "triage": policy.triage,

@@ -23,7 +23,7 @@ from headway.controllers.policy import (
     TRIAGE,
     WATERMARK,
 )
-from headway.models.compiled import compiled, compiled_inline
+from headway.models.compiled import compiled
 from headway.models.goodput import WAITING
 from headway.models.mechanics import admit, arrive, preempt_last, schedule_chunk, schedule_decode
 from headway.models.state import (

@@ -10,7 +10,6 @@ import numpy as np
 from headway.controllers.controller import Controller
 from headway.controllers.laws import law_init
 from headway.controllers.policy import (
-    BLOCKS,
     NEXT_STEP,
     RATE_TPS,
     Policy,
@@ -205,7 +204,20 @@ def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, 
             mine[i].arrival_s *= stretch[q]
         log = np.zeros((0, 12))
         fine = run_to_end(
-            mine, book, ids[t], keys[t], law_states[t], gaps[t], policies[q], laws[q], targets, plant, decode_noise[m], mixed_noise[m], cut_s, log
+            mine,
+            book,
+            ids[t],
+            keys[t],
+            law_states[t],
+            gaps[t],
+            policies[q],
+            laws[q],
+            targets,
+            plant,
+            decode_noise[m],
+            mixed_noise[m],
+            cut_s,
+            log,
         )
         if fine:
             measure(mine, book, gaps[t], out[q, m])
@@ -304,10 +316,14 @@ def evaluate(
     books["rate_tps"] = policies[:, RATE_TPS, None]
     threads = numba.get_num_threads()
     out = np.zeros((len(candidates), len(draws), MEASURES))
+    ids, keys, law_states, gaps = (np.stack([part] * threads) for part in (fresh[0].ids, fresh[0].keys, fresh[0].law, fresh[0].gaps))
     run_all(
         np.stack([s.req for s in fresh]),
         books,
-        *(np.stack([part] * threads) for part in (fresh[0].ids, fresh[0].keys, fresh[0].law, fresh[0].gaps)),
+        ids,
+        keys,
+        law_states,
+        gaps,
         np.stack([d.decode for d in draws]),
         np.stack([d.mixed for d in draws]),
         policies,

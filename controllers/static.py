@@ -34,7 +34,7 @@ class StaticLaw(Controller):
     def init(self) -> Any:  # noqa: D102
         return np.zeros(1)
 
-    def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: ARG002, D102
+    def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
         return state, self.token_budget
 
     def gains(self) -> dict[str, Gain]:  # noqa: D102

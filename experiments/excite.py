@@ -18,6 +18,12 @@ from headway.models.workload import Workload
 HOLD_STEPS = (8, 40)
 """A stair lasts this many steps: short enough for hundreds of stairs, long enough for the running set to follow."""
 
+DRAIN_SHARE = 0.3
+"""Share of the stairs on which nobody is admitted, so that decode-only steps are seen at every number of sequences."""
+
+COHORT = (8, 48)
+"""Consecutive requests whose prompts are of one scale: without them context would grow with the number of sequences alone."""
+
 COLUMNS = ("step", "step_time_s", "decode_requests", "decode_kv_tokens", "prefill_tokens", "prefill_pairs", "prefill_requests")
 
 
@@ -34,17 +40,22 @@ def excitation_workload(seed: int, requests: int, max_len: int, max_tokens: int)
         Workload with every arrival at 0.
     """
     rng = np.random.default_rng([seed, 0xE8C1])
-    longest = max(min(max_len // 2, 4 * max_tokens), 2)
+    longest = max(min(max_len // 4, 2 * max_tokens), 2)
     shortest = min(16, longest)
-    prompt = np.exp(rng.uniform(np.log(shortest), np.log(longest + 1), requests)).astype(np.int64)
-    output = np.exp(rng.uniform(np.log(4), np.log(max(min(max_len // 4, 160), 5)), requests)).astype(np.int64)
+    sizes = rng.integers(*COHORT, requests)
+    scale = np.repeat(np.exp(rng.uniform(np.log(shortest), np.log(longest), requests)), sizes)[:requests]
+    prompt = np.clip(scale * np.exp(rng.normal(0, 0.3, requests)), shortest, longest).astype(np.int64)
+    most = max(min(max_len // 8, 200), 8)
+    output = np.exp(rng.uniform(np.log(max(most // 8, 4)), np.log(most), requests)).astype(np.int64)
     return Workload(np.zeros(requests), prompt, output, np.zeros(requests, np.int64), f"excitation, seed {seed}")
 
 
 def record_trace(engine: Engine, *, steps: int, seed: int = 0, progress: Callable[[float], None] | None = None) -> dict[str, np.ndarray]:
     """Excite an engine and note every step.
 
-    Budget and limit are drawn log-uniformly and held for a random number of steps. Data taken in closed loop would not
+    The budget is drawn log-uniformly, the limit more often low than high; both are held for a random number of steps. On
+    some stairs nobody is admitted and
+    the running set drains. Data taken in closed loop would not
     do: there the budget follows the step time, and the fit cannot tell the two apart.
 
     Args:
@@ -66,7 +77,7 @@ def record_trace(engine: Engine, *, steps: int, seed: int = 0, progress: Callabl
         if held[0] <= 0:
             held[0] = int(rng.integers(*HOLD_STEPS))
             held[1] = float(np.floor(np.exp(rng.uniform(np.log(min(16, limits.max_tokens)), np.log(limits.max_tokens + 1)))))
-            held[2] = float(np.floor(np.exp(rng.uniform(0, np.log(limits.max_seqs + 1)))))
+            held[2] = 1.0 if rng.random() < DRAIN_SHARE else float(np.ceil(limits.max_seqs * rng.random() ** 1.5))
         held[0] -= 1
         law[1], policy[RUNNING] = held[1], held[2]
         commands.append((held[1], held[2]))

@@ -23,7 +23,7 @@ STAGES = {
 }
 """File or folder that each stage leaves."""
 
-PACKAGES = ("numpy", "scipy", "jax", "numba", "polars", "control", "plotly")
+PACKAGES = ("headway", "numpy", "scipy", "jax", "numba", "polars", "control", "plotly")
 
 
 def without_nan(value: Any) -> Any:
@@ -39,9 +39,10 @@ def without_nan(value: Any) -> Any:
         return {k: without_nan(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [without_nan(v) for v in value]
-    if isinstance(value, float) or type(value).__module__ == "numpy":
-        number = value.item() if hasattr(value, "item") else value
-        return number if not isinstance(number, float) or math.isfinite(number) else None
+    if type(value).__module__ == "numpy":
+        return without_nan(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 
@@ -114,9 +115,7 @@ def versions() -> dict[str, str]:
     Returns:
         Version by name, Python and Headway included.
     """
-    from headway import __version__
-
-    found = {"headway": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    found = {"python": platform.python_version(), "machine": platform.machine()}
     for name in PACKAGES:
         found[name] = metadata.version(name)
     return found

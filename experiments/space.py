@@ -49,8 +49,9 @@ def free_parameters(limits: Limits) -> dict[str, Free]:
         Free("margin", 0.0, 0.6, 0.05),
         Free("aging_rate", 0.0, 3.0, 0.25),
         Free("chunk_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
-        Free("kp", 0.0, 0.8, 0.1),
-        Free("ki", 0.0, 0.5, 0.05),
+        # 2 kp + ki <= 1 keeps a gain margin of 6 dB at a delay of one step, as long as the plant is no steeper than the law's slope
+        Free("kp", 0.0, 0.35, 0.05),
+        Free("ki", 0.0, 0.3, 0.05),
         Free("running_limit", min(2.0, seqs), seqs, 0.5, log2=True),
         Free("most_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
         Free("tolerance", -0.6, 0.4, 0.1),

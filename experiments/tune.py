@@ -165,7 +165,7 @@ class Tuned:
         gain: of the objective over the best static setting, paired, held-out.
         gain_early: over the static setting with a timeout.
         outcome: "better" or "no better".
-        capacity_rps: where the objective is capacity: of the tuned, the static, the timeout setting.
+        capacity_rps: where the objective is capacity: of the tuned, the static, the timeout setting [requests/s].
         warnings: sentences, among them what lies outside the trace's hull.
         tried: candidates compared on the training seeds.
         problem: what was tuned for.
@@ -186,9 +186,7 @@ class Tuned:
     effort: Effort
 
 
-def tune(
-    problem: Problem, effort: Effort = Effort(), *, free: tuple[str, ...] | None = None, progress: Progress | None = None  # noqa: B008
-) -> Tuned:
+def tune(problem: Problem, effort: Effort = Effort(), *, free: tuple[str, ...] | None = None, progress: Progress | None = None) -> Tuned:
     """Find the best controller for a plant, a workload and a target, and say by how much it beats the best static setting.
 
     Args:
@@ -205,7 +203,7 @@ def tune(
     """
     if problem.objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {problem.objective!r}")
-    say = progress or (lambda label, fraction: None)
+    say = progress or _silent
     base = default_candidate(problem.identified, problem.targets, problem.limits)
     space = Space(base, problem.limits, free)
     train = problem.draws(effort, heldout=False)
@@ -222,6 +220,10 @@ def tune(
         setting = static if static_score >= early_score else early
         candidate, settings = setting.candidate(), setting.to_json()
     return _judge(problem, effort, (candidate, settings), (static, early, base), len(points))
+
+
+def _silent(_label: str, _fraction: float) -> None:
+    """Nobody listens."""
 
 
 def choose(points: list[np.ndarray], scores: np.ndarray, objective: str) -> int:
@@ -250,7 +252,7 @@ def _best_static(problem: Problem, draws: list[Draw], timeout: float | None) -> 
 
 
 def _search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, say: Progress) -> tuple[list[np.ndarray], np.ndarray]:
-    sobol = qmc.Sobol(len(space.free), seed=effort.seed).random(effort.sobol)
+    sobol = qmc.Sobol(len(space.free), rng=np.random.default_rng(effort.seed)).random(effort.sobol)
     points = [space.point(space.base), *(space.low + sobol * (space.high - space.low))]
     rough = problem.scores([space.candidate(p) for p in points], draws[: max(2, len(draws) // 3)])
     order = np.argsort(-rough[:, 0])[: max(8, 4 * effort.starts)]
@@ -265,7 +267,13 @@ def _search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, s
 
 
 def _descend(
-    problem: Problem, space: Space, draws: list[Draw], start: np.ndarray, effort: Effort, rng: np.random.Generator, tell: Callable[[float], None]
+    problem: Problem,
+    space: Space,
+    draws: list[Draw],
+    start: np.ndarray,
+    effort: Effort,
+    rng: np.random.Generator,
+    tell: Callable[[float], None],
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Adam on central differences of half a unit, on a fresh half of the seeds each time; every iterate is scored on all."""
     d, point = len(start), start.copy()
@@ -304,12 +312,16 @@ def _judge(
     measure = CLEAN if problem.objective == "requests" else ATTAINMENT
     values = [s.measures[:, measure] for s in sides[:3]]
     if problem.objective == "capacity":
-        per_draw = [[capacity_factor(problem.identified, [s.candidate], [d], problem.targets, problem.limits)[0] for d in draws] for s in sides[:3]]
+        per_draw = [
+            [capacity_factor(problem.identified, [s.candidate], [d], problem.targets, problem.limits)[0] for d in draws] for s in sides[:3]
+        ]
         values = [np.array(v) * d_rate(draws) for v in per_draw]
         capacity = {name: float(v.mean()) for name, v in zip(("controller", "best_static", "best_timeout"), values, strict=True)}
     gain, gain_early = gain_interval(values[1], values[0]), gain_interval(values[2], values[0])
     outcome = "better" if gain.low > 0 else "no better"
-    return Tuned(*sides, gain, gain_early, outcome, capacity, hull_warnings(problem.identified, outcomes[0]), tried, problem, effort)
+    best_found, static_side, early_side, default_side = sides
+    warnings = hull_warnings(problem.identified, outcomes[0])
+    return Tuned(best_found, static_side, early_side, default_side, gain, gain_early, outcome, capacity, warnings, tried, problem, effort)
 
 
 def d_rate(draws: list[Draw]) -> np.ndarray:
@@ -335,4 +347,5 @@ def hull_warnings(identified: IdentifiedPlant, outcomes: list[Outcome]) -> list[
         One sentence per sum that lies outside.
     """
     largest = np.max([o.largest for o in outcomes], axis=0)
-    return identified.hull.outside(Batch(*largest, 0))
+    decodes, kv, prefill, pairs = (float(x) for x in largest)
+    return identified.hull.outside(Batch(decodes, kv, prefill, pairs, 0))

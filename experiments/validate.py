@@ -1,5 +1,4 @@
-"""Validation in closed loop: the controller and the best static setting serve the same arrivals on an engine, and what was
-predicted is held against what was measured."""
+"""Validation in closed loop: the controller and the best static setting serve the same arrivals, measured against predicted."""
 
 from __future__ import annotations
 
@@ -94,6 +93,7 @@ class Validation:
         Returns:
             The content of validation.json.
         """
+
         def figures(outcomes: list[Outcome]) -> dict[str, Any]:
             return {**summarise(outcomes, self.targets).to_json(), "distributions": distributions(outcomes, self.targets)}
 
@@ -194,7 +194,11 @@ def validate_on_plant(
             side.predicted.append(simulate(identified, candidate, expected, targets, limits))
         if progress:
             progress("validating", (k + 1) / runs)
-    note = "measured on the plant that tuning used, with other noise and arrivals" if truth is identified else "measured on another plant than tuning used"
+    note = (
+        "measured on the plant that tuning used, with other noise and arrivals"
+        if truth is identified
+        else "measured on another plant than tuning used"
+    )
     return verdict("sim", sides, targets, [], [f"engine sim: {note}"])
 
 
@@ -237,7 +241,9 @@ def validate_on_engine(
                 tell = lambda now_s, _, done=done: progress("validating live", min(done + now_s / cut_s / (2 * runs), 1.0))  # noqa: E731
             sides[i].measured.append(drive(engine, contenders[i], drawn.workload, targets, identified.plant, cut_s=cut_s, progress=tell))
             sides[i].predicted.append(simulate(identified, contenders[i], drawn, targets, engine.limits, cut_s=cut_s))
-    return verdict(engine.name, sides, targets, live_gates(sides, identified), [f"{runs} paired runs of {cut_s:g} s on the engine's own clock"])
+    return verdict(
+        engine.name, sides, targets, live_gates(sides, identified), [f"{runs} paired runs of {cut_s:g} s on the engine's own clock"]
+    )
 
 
 def live_gates(sides: tuple[Side, Side], identified: IdentifiedPlant) -> list[Check]:
@@ -288,7 +294,12 @@ def verdict(engine: str, sides: tuple[Side, Side], targets: tuple[Target, ...], 
     gain = gain_interval(attained[1], attained[0])
     itl_s, itl_p99 = max(t.itl_s for t in targets), measured.itl_s["p99"]
     checks = [
-        Check("no worse than the best static setting", "attainment at least its own", measured.attainment - static.attainment, measured.attainment >= static.attainment),
+        Check(
+            "no worse than the best static setting",
+            "attainment at least its own",
+            measured.attainment - static.attainment,
+            measured.attainment >= static.attainment,
+        ),
         _agrees("attainment", measured, expected),
         _agrees("goodput_tps", measured, expected),
         Check("p99 ITL", f"within {itl_s * 1e3:g} ms + 10 %", itl_p99, itl_p99 is not None and itl_p99 <= 1.1 * itl_s),

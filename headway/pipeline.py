@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,174 +14,27 @@ from headway.controllers.simulator import Candidate, draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
 from headway.experiments.load import load_curve
-from headway.experiments.run import read_json, sha256_of, write_json, write_whole
+from headway.experiments.run import sha256_of, write_json, write_whole
 from headway.experiments.tune import Effort, Problem, Tuned, hull_warnings, tune
 from headway.experiments.validate import Validation, validate_on_engine, validate_on_plant
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.identification.score import Score, score
 from headway.identification.trace import Trace
+from headway.loads import Load, read_plant
 from headway.models.engine import Engine
 from headway.models.goodput import summarise
 from headway.models.identified import IdentifiedPlant
-from headway.models.signals import Limits, Target
-from headway.models.workload import WorkloadSource
-from headway.targets import parse_target
-from headway.workloads import load_workload
+from headway.models.signals import Limits
 
 Progress = Callable[[str, float], None]
-
-RUN_S = 120.0
-"""Default length of one simulated run [s]: shorter ones flatter a queue that is filling up."""
-
-REQUESTS = (200, 2000)
-"""A run's number of requests is kept in this range."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Load:
-    """What is served and what was promised, as given at a door.
-
-    Args:
-        spec: workload file or generator spec.
-        rate_rps: to rescale the arrivals to; None leaves them [requests/s].
-        rows: selected rows of a file; None for all.
-        source: where seeds draw from.
-        targets: one per class.
-        notes: sentences on what was assumed or set aside.
-    """
-
-    spec: str
-    rate_rps: float | None
-    rows: tuple[int, int | None] | None
-    source: WorkloadSource
-    targets: tuple[Target, ...]
-    notes: list[str]
-
-    def requests(self, wanted: int | None) -> int:
-        """Requests per run.
-
-        Args:
-            wanted: as asked for; None for about RUN_S seconds of arrivals.
-
-        Returns:
-            Number of requests.
-        """
-        if wanted is not None:
-            return wanted
-        rate = self.source.draw(0, 1000, heldout=False).rate_rps
-        low, high = REQUESTS
-        return low if not math.isfinite(rate) else int(min(max(math.ceil(rate * RUN_S), low), high))
-
-
-def open_load(workload: str, target: str, *, rate_rps: float | None, rows: slice | None, epsilon: float | None) -> Load:
-    """Resolve a workload and a target.
-
-    Args:
-        workload: path of a file, or a generator spec.
-        target: target string, or path of a TOML file of classes.
-        rate_rps: to rescale to [requests/s].
-        rows: of a file.
-        epsilon: in place of every class's own, in (0, 1).
-
-    Returns:
-        Load.
-
-    Raises:
-        ValueError: one of them cannot be understood; the message says what and where.
-    """
-    targets, notes = parse_target(target, epsilon=epsilon)
-    loaded = load_workload(workload, rate_rps, rows, targets)
-    spec = str(Path(workload).resolve()) if Path(workload).exists() else workload
-    span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
-    return Load(spec, rate_rps, span, loaded.source, targets, [*notes, *loaded.notes])
-
-
-def load_of(record: ControllerRecord, *, workload: str | None, rate_rps: float | None, target: str | None) -> Load:
-    """The load that a controller was tuned for, with what the caller overrides.
-
-    Args:
-        record: the controller.
-        workload: another workload; None keeps its own.
-        rate_rps: another rate [requests/s]; None keeps its own.
-        target: another target; None keeps its own.
-
-    Returns:
-        Load.
-
-    Raises:
-        ValueError: the workload or the target cannot be read.
-    """
-    spec = workload or record.workload["spec"]
-    rate = rate_rps if rate_rps is not None or workload is not None else record.workload.get("rate_rps")
-    rows = None if workload is not None or not record.workload.get("rows") else slice(*record.workload["rows"])
-    targets, notes = parse_target(target) if target else (record.targets, [])
-    loaded = load_workload(spec, rate, rows, targets)
-    span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
-    return Load(spec, rate, span, loaded.source, targets, [*notes, *loaded.notes])
-
-
-def read_plant(path: Path) -> IdentifiedPlant:
-    """Read a plant.json.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        The plant.
-
-    Raises:
-        ValueError: names the file and what is wrong with it.
-    """
-    return _named(path, IdentifiedPlant.from_json)
-
-
-def read_controller(path: Path) -> ControllerRecord:
-    """Read a controller.json.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        The record.
-
-    Raises:
-        ValueError: names the file and what is wrong with it.
-    """
-    return _named(path, ControllerRecord.from_json)
-
-
-def _named(path: Path, read: Callable[[Any], Any]) -> Any:
-    data = read_json(path)
-    try:
-        return read(data)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-
-
-def with_limits(limits: Limits, given: Mapping[str, int]) -> Limits:
-    """Engine limits with what the caller overrides.
-
-    Args:
-        limits: known so far.
-        given: overriding values by field [tokens, requests].
-
-    Returns:
-        Limits.
-
-    Raises:
-        ValueError: limits under which nothing could run.
-    """
-    changed = dataclasses.replace(limits, **given)
-    changed.check()
-    return changed
 
 
 def fit_stage(
     traces: Sequence[Path],
     out: Path | None,
     *,
-    format: str = "auto",  # noqa: A002  # the option's own name
+    format: str = "auto",  # the option's own name
     blocks: str = "all",
     where: Mapping[str, str] | None = None,
     epsilon: float = 0.01,
@@ -219,7 +72,7 @@ def score_stage(
     plant: Path,
     traces: Sequence[Path],
     *,
-    format: str = "auto",  # noqa: A002
+    format: str = "auto",
     blocks: str = "all",
     where: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -244,7 +97,15 @@ def score_stage(
 
 
 def simulate_stage(
-    identified: IdentifiedPlant, load: Load, candidate: Candidate | None, limits: Limits, *, requests: int, runs: int, seed: int, progress: Progress | None = None
+    identified: IdentifiedPlant,
+    load: Load,
+    candidate: Candidate | None,
+    limits: Limits,
+    *,
+    requests: int,
+    runs: int,
+    seed: int,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Simulate a controller, or the stock engine, on held-out workloads.
 
@@ -346,7 +207,14 @@ def tune_stage(
     file = {"file": plant_path.name, "sha256": sha256_of(plant_path) if plant_path.exists() else None}
     workload = {"spec": load.spec, "rate_rps": load.rate_rps, "rows": load.rows, "requests": effort.requests}
     record = ControllerRecord(
-        tuned.tuned.candidate, load.targets, limits, identified.plant, identified.hull, file, workload, tuning_json(tuned, shown, load.notes)
+        tuned.tuned.candidate,
+        load.targets,
+        limits,
+        identified.plant,
+        identified.hull,
+        file,
+        workload,
+        tuning_json(tuned, shown, load.notes),
     )
     if out is not None:
         write_json(out, record.to_json())
@@ -391,7 +259,9 @@ def static_of(record: ControllerRecord) -> Static:
     """
     settings = (record.tuning.get("best_static") or {}).get("settings") or {}
     return Static(
-        int(settings.get("token_budget", record.limits.max_tokens)), int(settings.get("running_limit", record.limits.max_seqs)), settings.get("timeout")
+        int(settings.get("token_budget", record.limits.max_tokens)),
+        int(settings.get("running_limit", record.limits.max_seqs)),
+        settings.get("timeout"),
     )
 
 
@@ -433,9 +303,13 @@ def validate_stage(
     own, truth, notes = plant_of(record, controller, plant)
     contenders = (record.candidate, static_of(record).candidate())
     if engine is None:
-        result = validate_on_plant(contenders, own, truth, load.source, load.targets, limits, requests=requests, runs=runs, progress=progress)
+        result = validate_on_plant(
+            contenders, own, truth, load.source, load.targets, limits, requests=requests, runs=runs, progress=progress
+        )
     else:
-        result = validate_on_engine(contenders, own, engine, load.source, load.targets, requests=requests, cut_s=cut_s, runs=runs, progress=progress)
+        result = validate_on_engine(
+            contenders, own, engine, load.source, load.targets, requests=requests, cut_s=cut_s, runs=runs, progress=progress
+        )
     result = dataclasses.replace(result, notes=[*result.notes, *notes, *load.notes])
     if out is not None:
         write_json(out, result.to_json())
@@ -449,90 +323,29 @@ def write_trace(trace: Trace, out: Path) -> None:
         trace: the steps.
         out: parquet file to write.
     """
-    import io
-
     buffer = io.BytesIO()
     trace.frame.write_parquet(buffer)
     write_whole(out, buffer.getvalue())
 
 
-
-
-ENGINES = ("sim", "kernels")
-"""Engines that this version knows by name."""
-
-
-def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Progress | None = None, probe: bool = False) -> Engine | None:
-    """The engine behind a name.
+def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: bool = False) -> dict[str, Any]:
+    """Write a controller for use outside Headway.
 
     Args:
-        name: one of ENGINES.
-        preset: size of the llm behind live kernels.
-        limits: of the engine; None for the preset's own.
-        progress: called with a label and a fraction.
-        probe: only check the name.
+        record: the controller.
+        engine: "json" or "python".
+        out: folder to make.
+        force: write into a folder that holds something.
 
     Returns:
-        A live engine, None for the exact simulator.
+        {"folder", "files", "warnings"}.
 
     Raises:
-        ValueError: an unknown name or preset.
+        ValueError: an unknown engine, a folder that holds something, or a loop that is refused.
     """
-    if name not in ENGINES:
-        raise ValueError(f"unknown engine {name!r}; this version knows {', '.join(ENGINES)}")
-    if name == "sim" or probe:
-        return None
-    from headway.experiments.kernels import KernelEngine
+    from headway.engines.export import EXPORTERS
 
-    if progress:
-        progress("starting the kernels", 0.0)
-    return KernelEngine(preset, limits)
-
-
-def record_stage(
-    engine: str, out: Path | None, *, preset: str, steps: int, limits: Mapping[str, int], seed: int, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Record an excited trace of a live engine.
-
-    Args:
-        engine: name of a live engine.
-        out: parquet file to write; None writes nothing.
-        preset: size of the llm.
-        steps: to record [steps].
-        limits: of the engine, by field [tokens, requests].
-        seed: of the excitation.
-        progress: called with a label and a fraction.
-
-    Returns:
-        {"steps", "steps_mixed", "engine", "device", "step_time_s", "limits"}.
-
-    Raises:
-        ValueError: an engine that is not live, an unknown preset, limits that cannot work.
-    """
-    import io
-
-    import numpy as np
-    import polars as pl
-
-    from headway.experiments.excite import record_trace
-    from headway.experiments.kernels import LIMITS
-
-    if engine == "sim":
-        raise ValueError("engine sim has no kernels to record; give --engine kernels")
-    live = live_engine(engine, preset=preset, limits=with_limits(LIMITS.get(preset, LIMITS["tiny"]), limits) if limits else None)
-    assert live is not None
-    columns = record_trace(live, steps=steps, seed=seed, progress=(lambda part: progress("recording", part)) if progress else None)
-    if out is not None:
-        buffer = io.BytesIO()
-        pl.DataFrame(columns).write_parquet(buffer)
-        write_whole(out, buffer.getvalue())
-    y = columns["step_time_s"]
-    return {
-        "steps": len(y),
-        "steps_mixed": int((columns["prefill_tokens"] > 0).sum()),
-        "engine": engine,
-        "device": str(getattr(live, "device", "cpu")),
-        "step_time_s": {"p50": float(np.median(y)), "p99": float(np.quantile(y, 0.99))},
-        "limits": dataclasses.asdict(live.limits),
-        "out": str(out) if out else None,
-    }
+    if engine not in EXPORTERS:
+        raise ValueError(f"cannot export for {engine!r}; this version knows {', '.join(EXPORTERS)}")
+    written = EXPORTERS[engine](record, out, force=force)
+    return {"folder": str(written.folder), "files": list(written.files), "warnings": list(written.warnings)}

@@ -10,24 +10,23 @@ from typing import Any
 
 from headway.cli.terminal import ms, percent, warning_lines
 from headway.cli.words import rows_line, settings_text
-from headway.engines.export import export
-from headway.experiments.run import RunFolder, read_json
+from headway.controllers.record import ControllerRecord
+from headway.engines.live import live_engine
+from headway.experiments.run import RunFolder, read_json, write_whole
 from headway.experiments.tune import Effort
-from headway.pipeline import (
-    Progress,
-    fit_stage,
-    live_engine,
-    load_of,
-    open_load,
-    read_controller,
-    read_plant,
-    tune_stage,
-    validate_stage,
-    write_trace,
-)
+from headway.loads import load_of, open_load, read_controller, read_plant
+from headway.models.engine import Engine
+from headway.pipeline import Progress, export_stage, fit_stage, tune_stage, validate_stage, write_trace
 from headway.report import write_report
 
-SHARES = {"trace": (0.0, 0.02), "fit": (0.02, 0.06), "tune": (0.06, 0.75), "validate": (0.75, 0.95), "export": (0.95, 0.96), "report": (0.96, 1.0)}
+SHARES = {
+    "trace": (0.0, 0.02),
+    "fit": (0.02, 0.06),
+    "tune": (0.06, 0.75),
+    "validate": (0.75, 0.95),
+    "export": (0.95, 0.96),
+    "report": (0.96, 1.0),
+}
 """Part of the bar that each stage takes."""
 
 
@@ -91,7 +90,7 @@ class Request:
         return Request(**{**known, "traces": tuple(known["traces"]), "rows": tuple(known["rows"]) if known["rows"] else None})
 
 
-def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | None = None) -> dict[str, Any]:
+def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | None = None, live: Engine | None = None) -> dict[str, Any]:
     """Do every stage that is not done yet.
 
     Args:
@@ -99,6 +98,7 @@ def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | N
         request: what is asked for.
         resume: go on with a run that was interrupted.
         progress: called with a label and a fraction.
+        live: the engine to validate on, where the caller has started one already.
 
     Returns:
         {"run", "plant", "tuning", "validation", "report", "stages"}: the stages' own JSON, as `headway run --json` shows it.
@@ -110,7 +110,13 @@ def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | N
     # both are read before the folder is made: a wrong one leaves nothing behind
     load = open_load(request.workload, request.target, rate_rps=request.rate_rps, rows=rows, epsilon=request.epsilon)
     fit = lambda to, tell: fit_stage(  # noqa: E731
-        [Path(t) for t in request.traces], to, where=request.where, epsilon=request.epsilon or 0.01, limits=request.limits, seed=request.seed, progress=tell
+        [Path(t) for t in request.traces],
+        to,
+        where=request.where,
+        epsilon=request.epsilon or 0.01,
+        limits=request.limits,
+        seed=request.seed,
+        progress=tell,
     )
     folder = RunFolder(out)
     if not resume:
@@ -128,19 +134,21 @@ def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | N
         folder,
         "tune",
         progress,
-        lambda tell: tune_stage(folder.file("fit"), plant, load, plant.limits, folder.file("tune"), objective=request.objective, effort=effort, progress=tell),
+        lambda tell: tune_stage(
+            folder.file("fit"), plant, load, plant.limits, folder.file("tune"), objective=request.objective, effort=effort, progress=tell
+        ),
     )
-    _stage(folder, "validate", progress, lambda tell: _validate(folder, request, tell))
+    _stage(folder, "validate", progress, lambda tell: _validate(folder, request, live, tell))
     record = read_controller(folder.file("tune"))
-    _stage(folder, "export", progress, lambda _: [export(record, kind, folder.file("export") / kind, force=True) for kind in ("json", "python")])
+    _stage(folder, "export", progress, lambda _: _export(folder, record))
     _stage(folder, "report", progress, lambda _: write_report(out))
     return collected(folder)
 
 
-def _validate(folder: RunFolder, request: Request, tell: Progress) -> None:
+def _validate(folder: RunFolder, request: Request, live: Engine | None, tell: Progress) -> None:
     record = read_controller(folder.file("tune"))
     load = load_of(record, workload=None, rate_rps=None, target=None)
-    engine = live_engine(request.engine, preset="tiny", limits=record.limits, progress=tell)
+    engine = live or live_engine(request.engine, preset="tiny", limits=record.limits, progress=tell)
     runs = request.runs or (20 if engine is None else 3)
     requests = int(record.workload["requests"])
     validate_stage(
@@ -155,6 +163,16 @@ def _validate(folder: RunFolder, request: Request, tell: Progress) -> None:
         runs=runs,
         progress=tell,
     )
+
+
+def _export(folder: RunFolder, record: ControllerRecord) -> None:
+    place = folder.file("export")
+    try:
+        for kind in ("json", "python"):
+            export_stage(record, kind, place / kind, force=True)
+    except ValueError as refusal:
+        # a run is not lost because its controller may not ship: the folder says why
+        write_whole(place / "refused.txt", f"{refusal}\n")
 
 
 def _stage(folder: RunFolder, name: str, progress: Progress | None, work: Callable[[Progress], Any]) -> None:
@@ -190,6 +208,7 @@ def collected(folder: RunFolder) -> dict[str, Any]:
         "gains": controller["law"]["gains"],
         "policy": controller["policy"],
         "validation": validation,
+        "export": [p.relative_to(folder.path).as_posix() for p in sorted(folder.file("export").rglob("*")) if p.is_file()],
         "report": str(folder.file("report")),
         "stages": folder.manifest()["stages"],
     }
@@ -229,7 +248,8 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         f"over static with a queue timeout {tuning['gain_over_timeout'] * 100:+.1f} %",
         f"verdict    {check['outcome']}" + ("" if check["outcome"] == "met" else ": " + "; ".join(_unmet(check))),
     ]
-    notes = [*plant["warnings"], *tuning["warnings"], *check["notes"]]
+    refused = ["the controller may not ship: export/refused.txt says why"] if "export/refused.txt" in data["export"] else []
+    notes = [*refused, *plant["warnings"], *tuning["warnings"], *check["notes"]]
     return [*lines, *warning_lines(list(dict.fromkeys(notes))), f"report     {data['report']}"]
 
 

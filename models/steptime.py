@@ -9,9 +9,7 @@ PACKED = 12
 
 
 @compiled_inline
-def step_time(
-    plant, decode_requests, decode_kv_tokens, prefill_tokens, prefill_pairs, prefill_requests
-):
+def step_time(plant, decode_requests, decode_kv_tokens, prefill_tokens, prefill_pairs, prefill_requests):
     """Predicted duration of one step.
 
     t = c0 + c1 n + c2 kv + c3 p + c4 pairs + c5 r, the six numbers of the regime that the step is in.

@@ -91,7 +91,11 @@ class Workload:
         """
         part = slice(start, stop)
         return Workload(
-            self.arrival_s[part] - self.arrival_s[start], self.prompt_tokens[part], self.output_tokens[part], self.class_id[part], self.source
+            self.arrival_s[part] - self.arrival_s[start],
+            self.prompt_tokens[part],
+            self.output_tokens[part],
+            self.class_id[part],
+            self.source,
         )
 
 

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from headway import __version__
 
+COMMANDS = ("headway.cli.identify", "headway.cli.decide", "headway.cli.runs")
+"""Modules that hold the commands."""
+
+ORDER = ("run", "record", "fit", "score", "simulate", "tune", "analyse", "validate", "export", "report", "demo")
+"""Commands as `headway --help` lists them: the whole way first, then its stages in turn."""
+
+
+class InOrder(typer.core.TyperGroup):
+    """Lists the commands in the order of the work, not of the alphabet."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands.
+
+        Args:
+            ctx: of click.
+
+        Returns:
+            Those of ORDER, then any others.
+        """
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda n: ORDER.index(n) if n in ORDER else len(ORDER))
+
+
 app = typer.Typer(
     name="headway",
+    cls=InOrder,
     help="A control-theory tuning workbench for LLM inference engines.",
     no_args_is_help=True,
     add_completion=True,
@@ -58,10 +84,8 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         Exit status: 0, 1 for "not met", 2 for bad input, 130 for an interrupt.
     """
-    import headway.cli.decide
-    import headway.cli.identify
-    import headway.cli.runs
-
+    for name in COMMANDS:  # each module puts its commands into `app`; loaded here so that importing `main` stays quick
+        importlib.import_module(name)
     given = sys.argv[1:] if arguments is None else arguments
     # typer's own errors carry their sentence in `format_message`, whichever click it was built with
     try:

@@ -58,7 +58,8 @@ def simulate(
 
     Example: headway simulate plant.json --workload poisson:rate=5/s,prompt=600,output=200 --target ttft=1s,itl=50ms
     """
-    from headway.pipeline import open_load, read_controller, read_plant, simulate_stage, with_limits
+    from headway.loads import open_load, read_controller, read_plant, with_limits
+    from headway.pipeline import simulate_stage
 
     identified = read_plant(plant)
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
@@ -76,7 +77,9 @@ def tune(
     target: TargetText,
     objective: Annotated[str, typer.Option("--objective", help="attainment, requests or capacity.")] = "attainment",
     out: Annotated[Path, typer.Option("--out", help="Where to write the controller.")] = Path("controller.json"),
-    free: Annotated[str | None, typer.Option("--free", help="Numbers that may move, by comma; margin and aging_rate always may. [default: all]")] = None,
+    free: Annotated[
+        str | None, typer.Option("--free", help="Numbers that may move, by comma; margin and aging_rate always may. [default: all]")
+    ] = None,
     rate: Rate = None,
     rows: Rows = None,
     requests: Requests = None,
@@ -94,7 +97,8 @@ def tune(
     Example: headway tune plant.json --workload azure.csv --rate 13/s --target ttft=1s,itl=25ms
     """
     from headway.experiments.tune import Effort
-    from headway.pipeline import open_load, read_plant, tune_stage, with_limits
+    from headway.loads import open_load, read_plant, with_limits
+    from headway.pipeline import tune_stage
 
     identified = read_plant(plant)
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
@@ -113,7 +117,7 @@ def analyse(controller: Controller, plant: Plant, json: Json = False) -> None:
     Example: headway analyse controller.json plant.json
     """
     from headway.experiments.analysis import analyse as analysis
-    from headway.pipeline import read_controller, read_plant
+    from headway.loads import read_controller, read_plant
 
     record, identified = read_controller(controller), read_plant(plant)
     data = analysis(record.candidate, identified, record.targets, record.limits).to_json()
@@ -144,7 +148,9 @@ def validate(
 
     Example: headway validate controller.json --engine kernels
     """
-    from headway.pipeline import live_engine, load_of, read_controller, validate_stage, with_limits
+    from headway.engines.live import live_engine
+    from headway.loads import load_of, read_controller, with_limits
+    from headway.pipeline import validate_stage
 
     record = read_controller(controller)
     load = load_of(record, workload=workload, rate_rps=rate_given(rate), target=target)
@@ -180,8 +186,8 @@ def export(
 
     Example: headway export controller.json --engine python --out gains
     """
-    from headway.engines.export import export as write
-    from headway.pipeline import read_controller
+    from headway.loads import read_controller
+    from headway.pipeline import export_stage
 
-    data = write(read_controller(controller), engine, out)
+    data = export_stage(read_controller(controller), engine, out)
     show(data, [f"written    {out}: {', '.join(data['files'])}", *[f"note: {n}" for n in data["warnings"]]], as_json=json)

@@ -34,7 +34,7 @@ from headway.cli.words import fit_lines, rows_line, score_lines, warning_lines
 def fit(
     traces: Traces,
     out: Annotated[Path, typer.Option("--out", help="Where to write the plant.")] = Path("plant.json"),
-    format: Format = "auto",  # noqa: A002  # the option's own name
+    format: Format = "auto",  # the option's own name
     blocks: Blocks = "all",
     where: Where = None,
     kv_tokens: KvTokens = None,
@@ -72,7 +72,7 @@ def fit(
 def score(
     plant: Plant,
     traces: Traces,
-    format: Format = "auto",  # noqa: A002
+    format: Format = "auto",
     blocks: Blocks = "all",
     where: Where = None,
     json: Json = False,
@@ -107,11 +107,17 @@ def record(
 
     Example: headway record --engine kernels --steps 2000 --out trace.parquet
     """
-    from headway.pipeline import record_stage
+    from headway.engines.live import record_stage
 
     with progress_bar() as bar:
         result = record_stage(
-            engine, out, preset=preset, steps=steps, limits=limits_given(kv_tokens, block, max_seqs, max_len, max_tokens), seed=seed, progress=bar
+            engine,
+            out,
+            preset=preset,
+            steps=steps,
+            limits=limits_given(kv_tokens, block, max_seqs, max_len, max_tokens),
+            seed=seed,
+            progress=bar,
         )
     step = result["step_time_s"]
     lines = [

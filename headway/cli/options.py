@@ -22,7 +22,9 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is dr
 Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Share that may be late, such as 1%. [default: 1%]")]
 Workload = Annotated[str, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")]
 OtherWorkload = Annotated[str | None, typer.Option("--workload", help="Another workload than the controller was tuned for.")]
-TargetText = Annotated[str, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms,transport=2ms, or a TOML file of classes.")]
+TargetText = Annotated[
+    str, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms,transport=2ms, or a TOML file of classes.")
+]
 OtherTarget = Annotated[str | None, typer.Option("--target", help="Another target than the controller was tuned for.")]
 Requests = Annotated[int | None, typer.Option("--requests", min=20, help="Requests per run. [default: about 120 s of arrivals]")]
 Blocks = Annotated[str, typer.Option("--blocks", help="Rows to use: all, even or odd blocks of 200.")]

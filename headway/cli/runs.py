@@ -33,10 +33,16 @@ from headway.cli.terminal import progress_bar, show
 @app.command()
 def run(
     trace: Annotated[list[Path] | None, typer.Option("--trace", help="Trace file; may be given more than once.")] = None,
-    workload: Annotated[str | None, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms, or a TOML file of classes.")] = None,
+    workload: Annotated[
+        str | None, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms, or a TOML file of classes.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Run folder, new.")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder; needs no other option.", metavar="RUN")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder; needs no other option.", metavar="RUN")
+    ] = None,
     engine: Annotated[str, typer.Option("--engine", help="What to validate on: sim or kernels.")] = "sim",
     objective: Annotated[str, typer.Option("--objective", help="attainment, requests or capacity.")] = "attainment",
     where: Where = None,

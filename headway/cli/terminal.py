@@ -36,7 +36,13 @@ class Bar:
                 return
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description:24}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn(), TextColumn("to go"))
+            columns = (
+                TextColumn("{task.description:24}"),
+                BarColumn(),
+                TextColumn("{task.percentage:3.0f} %"),
+                TimeElapsedColumn(),
+                TextColumn("to go"),
+            )
             self.progress = Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True)
             self.progress.start()
             self.task = self.progress.add_task(label, total=1.0)
@@ -93,7 +99,12 @@ def table(rows: list[tuple[str, ...]], indent: str = "  ") -> list[str]:
         One line per row.
     """
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [(indent + "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))).rstrip() for row in rows]
+    return [
+        (
+            indent + "  ".join(cell.ljust(w) if k == 0 else cell.rjust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def ms(value_s: float | None) -> str:

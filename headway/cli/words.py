@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headway.cli.terminal import ms, percent, table, warning_lines
@@ -85,7 +86,7 @@ def side_table(sides: dict[str, dict[str, Any]]) -> list[str]:
     Returns:
         Lines.
     """
-    rows: list[tuple[str, ...]] = [("", *sides)]
+    rows: list[tuple[str, ...]] = [("", *sides)] if any(sides) else []
     rows += [(label, *(show(s[name]) for s in sides.values())) for label, name, show in SIDE_ROWS]
     for label, name in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
         for q, word in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")):
@@ -103,8 +104,9 @@ def simulate_lines(data: dict[str, Any]) -> list[str]:
     Returns:
         Lines.
     """
-    bound = "   ".join(f"{name} {percent(share)}" for name, share in data["binding"].items())
-    lines = [f"{data['requests']:,} requests in {data['runs']} runs, load {data['load']}", *side_table({"": data}), f"limits     {bound}"]
+    words = {"none": "by nothing", "kv": "by the KV cache", "running": "by the running limit", "budget": "by the token budget"}
+    bound = ", ".join(f"{percent(share)} {words[name]}" for name, share in data["binding"].items())
+    lines = [f"{data['requests']:,} requests in {data['runs']} runs, load {data['load']}", *side_table({"": data}), f"steps bound: {bound}"]
     return [*lines, *warning_lines(data["warnings"])]
 
 
@@ -131,11 +133,18 @@ def tune_lines(tuning: dict[str, Any], out: str | None) -> list[str]:
     Returns:
         Lines.
     """
-    sides = {"tuned": tuning["heldout"], "best static": tuning["best_static"], "+ timeout": tuning["best_timeout"], "untuned": tuning["untuned"]}
+    sides = {
+        "tuned": tuning["heldout"],
+        "best static": tuning["best_static"],
+        "+ timeout": tuning["best_timeout"],
+        "untuned": tuning["untuned"],
+    }
     low, high = tuning["gain_ci95"]
     early = tuning["gain_over_timeout_ci95"]
     what = {"attainment": "attainment", "requests": "clean requests", "capacity": "capacity"}[tuning["objective"]]
-    settings = "   ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in tuning["heldout"]["settings"].items() if v is not None)
+    settings = "   ".join(
+        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in tuning["heldout"]["settings"].items() if v is not None
+    )
     lines = [
         f"outcome    {tuning['outcome']} than the best static setting ({settings_text(tuning['best_static']['settings'])})"
         if tuning["outcome"] == "better"
@@ -173,7 +182,10 @@ def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:
     ci = data["gain_ci95"]
     span = f" [{ci[0] * 100:+.1f}, {ci[1] * 100:+.1f}]" if ci[0] is not None else ""
     lines.append(f"gain       attainment {data['gain'] * 100:+.1f} %{span} over the best static setting, measured")
-    lines.append("target     " + ("reached: no more than epsilon late" if data["target_reached"] else "not reached: more than epsilon late at this load"))
+    lines.append(
+        "target     "
+        + ("reached: no more than epsilon late" if data["target_reached"] else "not reached: more than epsilon late at this load")
+    )
     return [*lines, *warning_lines(data["notes"]), *([f"written    {out}"] if out else [])]
 
 
@@ -187,18 +199,20 @@ def analyse_lines(data: dict[str, Any]) -> list[str]:
         Lines.
     """
     show = lambda x, unit: "-" if x is None else f"{x:.1f}{unit}"  # noqa: E731
-    rows = [("decode requests", "KV tokens", "prefill tokens", "gain margin", "phase margin", "delay margin")]
-    for p in data["operating_points"]:
-        rows.append(
-            (
-                f"{p['decode_requests']:,.0f}",
-                f"{p['decode_kv_tokens']:,.0f}",
-                f"{p['prefill_tokens']:,.0f}",
-                show(p["gain_margin_db"], " dB"),
-                show(p["phase_margin_deg"], " deg"),
-                show(p["delay_margin_steps"], " steps"),
-            )
-        )
+    heading = ("decode requests", "KV tokens", "prefill tokens", "gain margin", "phase margin", "delay margin")
+    rows = [heading, *(_point(p, show) for p in data["operating_points"])]
     verdict = "certified" if data["certified"] else "refused"
-    worst = f"gain margin {show(data['gain_margin_db'], ' dB')}, phase margin {show(data['phase_margin_deg'], ' deg')}, delay margin {show(data['delay_margin_steps'], ' steps')}"
+    worst = ", ".join(
+        f"{word} margin {show(data[name], unit)}"
+        for word, name, unit in (
+            ("gain", "gain_margin_db", " dB"),
+            ("phase", "phase_margin_deg", " deg"),
+            ("delay", "delay_margin_steps", " steps"),
+        )
+    )
     return [f"loop       {verdict}; worst: {worst}", *(table(rows) if len(rows) > 1 else []), *warning_lines(data["reasons"])]
+
+
+def _point(p: dict[str, Any], show: Callable[[float | None, str], str]) -> tuple[str, ...]:
+    load = (f"{p['decode_requests']:,.0f}", f"{p['decode_kv_tokens']:,.0f}", f"{p['prefill_tokens']:,.0f}")
+    return (*load, show(p["gain_margin_db"], " dB"), show(p["phase_margin_deg"], " deg"), show(p["delay_margin_steps"], " steps"))

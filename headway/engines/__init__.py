@@ -1,1 +1,19 @@
-"""."""
+"""What joins a tuned controller to a serving engine: the runtime that ships, and its exporters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway.engines.export import EXPORTERS
+
+__all__ = ["EXPORTERS"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the exporters when they are asked for: an engine's process that wants an adapter must not load JAX for it."""
+    if name == "EXPORTERS":
+        from headway.engines.export import EXPORTERS
+
+        return EXPORTERS
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,8 +15,9 @@ KEYS = {
     "scheduler_config.max_num_seqs": "max_seqs",
     "model_config.max_model_len": "max_len",
     "scheduler_config.max_num_batched_tokens": "max_tokens",
+    **{f"headway.{field}": field for field in ("kv_tokens", "block_tokens", "max_seqs", "max_len", "max_tokens")},
 }
-"""vLLM's names, and the fields of `Limits` that they are."""
+"""vLLM's names, and Headway's own beside a trace it recorded, by the field of `Limits` that they are."""
 
 
 def engine_limits(files: Iterable[str], frame: pl.DataFrame) -> tuple[dict[str, int], list[str]]:

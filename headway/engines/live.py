@@ -1,0 +1,96 @@
+"""Live engines by name, and the recording of a trace on one."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from headway.experiments.excite import record_trace
+from headway.experiments.run import write_json, write_whole
+from headway.loads import with_limits
+from headway.models.engine import Engine
+from headway.models.signals import Limits
+
+Progress = Callable[[str, float], None]
+
+ENGINES = ("sim", "kernels")
+"""Engines that this version knows by name."""
+
+
+def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Progress | None = None, probe: bool = False) -> Engine | None:
+    """The engine behind a name.
+
+    Args:
+        name: one of ENGINES.
+        preset: size of the llm behind live kernels.
+        limits: of the engine; None for the preset's own.
+        progress: called with a label and a fraction.
+        probe: only check the name.
+
+    Returns:
+        A live engine, None for the exact simulator.
+
+    Raises:
+        ValueError: an unknown name or preset.
+    """
+    if name not in ENGINES:
+        raise ValueError(f"unknown engine {name!r}; this version knows {', '.join(ENGINES)}")
+    if name == "sim" or probe:
+        return None
+    from headway.experiments.kernels import KernelEngine
+
+    if progress:
+        progress("starting the kernels", 0.0)
+    return KernelEngine(preset, limits)
+
+
+def record_stage(
+    engine: str, out: Path | None, *, preset: str, steps: int, limits: Mapping[str, int], seed: int, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Record an excited trace of a live engine.
+
+    Args:
+        engine: name of a live engine.
+        out: parquet file to write; None writes nothing.
+        preset: size of the llm.
+        steps: to record [steps].
+        limits: of the engine, by field [tokens, requests].
+        seed: of the excitation.
+        progress: called with a label and a fraction.
+
+    Returns:
+        {"steps", "steps_mixed", "engine", "device", "step_time_s", "limits"}.
+
+    Raises:
+        ValueError: an engine that is not live, an unknown preset, limits that cannot work.
+    """
+    from headway.experiments.kernels import LIMITS
+
+    if engine == "sim":
+        raise ValueError("engine sim has no kernels to record; give --engine kernels")
+    live = live_engine(engine, preset=preset, limits=with_limits(LIMITS.get(preset, LIMITS["tiny"]), limits) if limits else None)
+    assert live is not None
+    columns = record_trace(live, steps=steps, seed=seed, progress=(lambda part: progress("recording", part)) if progress else None)
+    if out is not None:
+        buffer = io.BytesIO()
+        pl.DataFrame(columns).write_parquet(buffer)
+        write_whole(out, buffer.getvalue())
+        # the trace's reader looks for the engine's limits here
+        known = {k: v for k, v in dataclasses.asdict(live.limits).items() if isinstance(v, int)}
+        write_json(out.with_suffix(".engine_config.json"), {"headway": known})
+    y = columns["step_time_s"]
+    return {
+        "steps": len(y),
+        "steps_mixed": int((columns["prefill_tokens"] > 0).sum()),
+        "engine": engine,
+        "device": str(getattr(live, "device", "cpu")),
+        "step_time_s": {"p50": float(np.median(y)), "p99": float(np.quantile(y, 0.99))},
+        "limits": dataclasses.asdict(live.limits),
+        "out": str(out) if out else None,
+    }

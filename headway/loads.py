@@ -1,0 +1,162 @@
+"""What a command is given, resolved: workload and target, plant and controller files, limits of the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.controllers.record import ControllerRecord
+from headway.experiments.run import read_json
+from headway.models.identified import IdentifiedPlant
+from headway.models.signals import Limits, Target
+from headway.models.workload import WorkloadSource
+from headway.targets import parse_target
+from headway.workloads import load_workload
+
+RUN_S = 120.0
+"""Default length of one simulated run [s]: shorter ones flatter a queue that is filling up."""
+
+REQUESTS = (200, 2000)
+"""A run's number of requests is kept in this range."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What is served and what was promised, as given at a door.
+
+    Args:
+        spec: workload file or generator spec.
+        rate_rps: to rescale the arrivals to; None leaves them [requests/s].
+        rows: selected rows of a file; None for all.
+        source: where seeds draw from.
+        targets: one per class.
+        notes: sentences on what was assumed or set aside.
+    """
+
+    spec: str
+    rate_rps: float | None
+    rows: tuple[int, int | None] | None
+    source: WorkloadSource
+    targets: tuple[Target, ...]
+    notes: list[str]
+
+    def requests(self, wanted: int | None) -> int:
+        """Requests per run.
+
+        Args:
+            wanted: as asked for; None for about RUN_S seconds of arrivals.
+
+        Returns:
+            Number of requests.
+        """
+        if wanted is not None:
+            return wanted
+        rate = self.source.draw(0, 1000, heldout=False).rate_rps
+        low, high = REQUESTS
+        return low if not math.isfinite(rate) else int(min(max(math.ceil(rate * RUN_S), low), high))
+
+
+def open_load(workload: str, target: str, *, rate_rps: float | None, rows: slice | None, epsilon: float | None) -> Load:
+    """Resolve a workload and a target.
+
+    Args:
+        workload: path of a file, or a generator spec.
+        target: target string, or path of a TOML file of classes.
+        rate_rps: to rescale to [requests/s].
+        rows: of a file.
+        epsilon: in place of every class's own, in (0, 1).
+
+    Returns:
+        Load.
+
+    Raises:
+        ValueError: one of them cannot be understood; the message says what and where.
+    """
+    targets, notes = parse_target(target, epsilon=epsilon)
+    loaded = load_workload(workload, rate_rps, rows, targets)
+    spec = str(Path(workload).resolve()) if Path(workload).exists() else workload
+    span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
+    return Load(spec, rate_rps, span, loaded.source, targets, [*notes, *loaded.notes])
+
+
+def load_of(record: ControllerRecord, *, workload: str | None, rate_rps: float | None, target: str | None) -> Load:
+    """The load that a controller was tuned for, with what the caller overrides.
+
+    Args:
+        record: the controller.
+        workload: another workload; None keeps its own.
+        rate_rps: another rate [requests/s]; None keeps its own.
+        target: another target; None keeps its own.
+
+    Returns:
+        Load.
+
+    Raises:
+        ValueError: the workload or the target cannot be read.
+    """
+    spec = workload or record.workload["spec"]
+    rate = rate_rps if rate_rps is not None or workload is not None else record.workload.get("rate_rps")
+    rows = None if workload is not None or not record.workload.get("rows") else slice(*record.workload["rows"])
+    targets, notes = parse_target(target) if target else (record.targets, [])
+    loaded = load_workload(spec, rate, rows, targets)
+    span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
+    return Load(spec, rate, span, loaded.source, targets, [*notes, *loaded.notes])
+
+
+def read_plant(path: Path) -> IdentifiedPlant:
+    """Read a plant.json.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The plant.
+
+    Raises:
+        ValueError: names the file and what is wrong with it.
+    """
+    return _named(path, IdentifiedPlant.from_json)
+
+
+def read_controller(path: Path) -> ControllerRecord:
+    """Read a controller.json.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The record.
+
+    Raises:
+        ValueError: names the file and what is wrong with it.
+    """
+    return _named(path, ControllerRecord.from_json)
+
+
+def _named(path: Path, read: Callable[[Any], Any]) -> Any:
+    data = read_json(path)
+    try:
+        return read(data)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def with_limits(limits: Limits, given: Mapping[str, int]) -> Limits:
+    """Engine limits with what the caller overrides.
+
+    Args:
+        limits: known so far.
+        given: overriding values by field [tokens, requests].
+
+    Returns:
+        Limits.
+
+    Raises:
+        ValueError: limits under which nothing could run.
+    """
+    changed = dataclasses.replace(limits, **given)
+    changed.check()
+    return changed

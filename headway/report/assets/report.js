@@ -1,0 +1,43 @@
+"use strict";
+// Draws every figure, in the palette that the reader prefers; on paper always the light one.
+(() => {
+  const swaps = JSON.parse(document.getElementById("swaps").textContent);
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const touch = matchMedia("(pointer: coarse)");
+  const plots = [...document.querySelectorAll(".plot")];
+  const config = {
+    responsive: true,
+    displayModeBar: touch.matches ? false : "hover",
+    displaylogo: false,
+    showSendToCloud: false, // what a run holds stays with its reader
+    plotlyServerURL: "",
+    modeBarButtons: [["toImage", "resetScale2d"]],
+    toImageButtonOptions: { scale: 2 },
+  };
+
+  // The figures are stored in the light palette: a colour's exact code is its role.
+  function figureOf(plot, isDark) {
+    const text = plot.nextElementSibling.textContent;
+    const figure = JSON.parse(isDark ? text.replace(/#[0-9a-f]{6}/g, (code) => swaps[code] ?? code) : text);
+    delete figure.layout.width;
+    if (touch.matches) figure.layout.dragmode = false; // a finger scrolls the page
+    return figure;
+  }
+
+  function draw(isDark) {
+    for (const plot of plots) {
+      const { data, layout } = figureOf(plot, isDark);
+      Plotly.react(plot, data, layout, config);
+    }
+  }
+
+  draw(dark.matches);
+  dark.addEventListener("change", () => draw(dark.matches));
+
+  // Paper is narrower than the window and knows no resize event of its own.
+  addEventListener("beforeprint", () => {
+    draw(false);
+    for (const plot of plots) Plotly.relayout(plot, { width: 660 });
+  });
+  addEventListener("afterprint", () => draw(dark.matches));
+})();

@@ -1,0 +1,98 @@
+"""What must not be overlooked: failed conditions, extrapolation, rows set aside, requests shed. Nothing here is ever hidden."""
+
+from __future__ import annotations
+
+from headway.identification.rows import REASONS
+from headway.report.data import Findings, dig
+from headway.report.text import between, change, count, number, percent
+
+
+def cautions(found: Findings) -> list[tuple[bool, str]]:
+    """What must not be overlooked.
+
+    Args:
+        found: the run.
+
+    Returns:
+        (whether it puts the result in question, sentence), the grave ones first.
+    """
+    grave = [*_of_verdict(found), *_of_tuning(found)]
+    notes = [*_of_rows(found), *_of_shedding(found)]
+    for source, label in ((found.plant, "plant"), (dig(found.controller, "tuning"), "tuning")):
+        for text in dig(source, "warnings") or []:
+            (grave if "extrapolation" in text else notes).append(f"{label}: {text}")
+    notes += [f"validation: {text}" for text in dig(found.validation, "notes") or []]
+    return [(True, text) for text in dict.fromkeys(grave)] + [(False, text) for text in dict.fromkeys(notes)]
+
+
+def _of_verdict(found: Findings) -> list[str]:
+    data = found.validation
+    if data is None:
+        return []
+    text = []
+    for kind, words in (("gates", "the experiment cannot say anything"), ("checks", "the promise of tuning did not hold")):
+        for check in data.get(kind) or []:
+            if not check.get("ok"):
+                value = number(check.get("value"))
+                text.append(f"{words}: {check.get('name')} ({check.get('bar')}" + ("" if value is None else f"; found {value:.4g}") + ")")
+    if data.get("target_reached") is False:
+        late = number(dig(data, "controller", "attainment"))
+        share = percent(None if late is None else 1 - late)
+        text.append(f"target not reached at this load: {share} of the owed tokens were late or never came, {percent(found.epsilon)} may be")
+    return text
+
+
+def _of_tuning(found: Findings) -> list[str]:
+    tuning = dig(found.controller, "tuning")
+    text = []
+    if dig(tuning, "outcome") not in (None, "better"):
+        text.append(
+            f"tuning found nothing better than the best static setting: gain {change(dig(tuning, 'gain'))}{between(dig(tuning, 'gain_ci95'))}"
+        )
+    early, ends = number(dig(tuning, "gain_over_timeout")), dig(tuning, "gain_over_timeout_ci95")
+    low = number(ends[0]) if isinstance(ends, list) and len(ends) == 2 else early
+    if early is not None and low is not None and low <= 0:
+        settings = dig(tuning, "best_timeout", "settings") or {}
+        how = (
+            f"a static token budget of {count(settings.get('token_budget'))} with a queue timeout"
+            if settings
+            else "a static setting with a queue timeout"
+        )
+        text.append(f"{how} does as well at the tuned load: the controller gains {change(early)}{between(ends)} over it")
+    own, untuned = (number(dig(tuning, *side, "attainment")) for side in (("heldout",), ("untuned",)))
+    if own is not None and untuned is not None and untuned >= own:
+        text.append(f"on held-out seeds the controller straight from the fit attains {percent(untuned)}, the tuned one {percent(own)}")
+    for side, label in (("controller", "with the controller"), ("best_static", "with the best static setting")):
+        if dig(found.validation, side, "load") == "unstable":
+            text.append(f"{label} the load is not stable: prompt work that nobody served grows with time")
+    return text
+
+
+def _of_rows(found: Findings) -> list[str]:
+    rows = dig(found.plant, "rows") or {}
+    aside = dig(rows, "set_aside") or {}
+    read = f"{count(rows.get('read'))} rows of the trace read, {count(rows.get('used'))} used for the fit"
+    if not rows:
+        return []
+    if not aside:
+        return [f"{read}, none set aside"]
+    return [read] + [f"{count(n)} set aside as {reason}: {REASONS.get(reason, 'no reason known')}" for reason, n in aside.items()]
+
+
+def _of_shedding(found: Findings) -> list[str]:
+    text = []
+    sides = (("controller", "controller"), ("best_static", "best static setting"))
+    for side, label in sides:
+        shed = (
+            number(dig(found.validation, side, "shed"))
+            if found.validation
+            else number(dig(found.controller, "tuning", "heldout" if side == "controller" else side, "shed"))
+        )
+        if shed:
+            how = (
+                f" (triage: {dig(found.controller, 'policy', 'triage')})"
+                if side == "controller" and dig(found.controller, "policy", "triage")
+                else ""
+            )
+            text.append(f"the {label} shed {percent(shed)} of the requests{how}; their tokens count as late")
+    return text

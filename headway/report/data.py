@@ -1,0 +1,250 @@
+"""What the report shows of a run folder: its files, and the trace held against the plant. Any stage may not have run yet."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headway.experiments.run import RunFolder, read_json
+from headway.identification.readers import read_trace
+from headway.identification.rows import KEPT, judge, used_rows
+from headway.identification.trace import BLOCK_ROWS, Trace
+from headway.models.identified import IdentifiedPlant
+
+REGIMES = ("decode", "mixed")
+
+MOST_ROWS = 40_000
+"""Rows of a trace that are judged and drawn; of a longer one, whole blocks spread evenly over it."""
+
+INSIDE = (0.05, 0.95)
+"""Quantiles of the plant's residuals that bound its 90 % band."""
+
+FEWEST = 20
+"""Residuals below which a regime gets no band."""
+
+LIMIT_OPTIONS = {"block_tokens": "block"}
+"""Engine limits whose option has another name."""
+
+
+def dig(value: Any, *keys: str) -> Any:
+    """What stands under these keys, if all of them are there.
+
+    Args:
+        value: nested mappings.
+        *keys: from the outside in.
+
+    Returns:
+        The value; None where a key is missing or what it should be in is no mapping.
+    """
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The kept rows of the trace against the plant, in order.
+
+    Args:
+        place: number of each row in the trace, from 0, shape (k,).
+        measured_s: durations, shape (k,) [s].
+        predicted_s: by the plant, shape (k,) [s].
+        mixed: whether a step carried prefill, shape (k,), bool.
+        rows: {"read", "used", "set_aside": {reason: n}} of the rows judged [rows].
+        total: rows of the trace, judged or not.
+    """
+
+    place: np.ndarray
+    measured_s: np.ndarray
+    predicted_s: np.ndarray
+    mixed: np.ndarray
+    rows: dict[str, Any]
+    total: int
+
+    @property
+    def residual(self) -> np.ndarray:
+        """log(measured / predicted), shape (k,)."""
+        return np.log(self.measured_s) - np.log(np.maximum(self.predicted_s, np.finfo(float).tiny))
+
+    def of(self, regime: str) -> np.ndarray:
+        """Which rows belong to a regime.
+
+        Args:
+            regime: "decode" or "mixed".
+
+        Returns:
+            Mask of shape (k,), bool.
+        """
+        return self.mixed == (regime == "mixed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """All that the report knows.
+
+    Args:
+        run: the folder.
+        plant: content of plant.json.
+        controller: of controller.json; None if it is not there yet.
+        validation: of validation.json; None if it is not there yet.
+        manifest: of manifest.json; empty if there is none.
+        steps: the trace against the plant; None if there is no trace.
+    """
+
+    run: Path
+    plant: dict[str, Any]
+    controller: dict[str, Any] | None
+    validation: dict[str, Any] | None
+    manifest: dict[str, Any]
+    steps: Steps | None
+
+    def band(self, regime: str) -> tuple[float, float] | None:
+        """The plant's own 90 % band.
+
+        Args:
+            regime: "decode" or "mixed".
+
+        Returns:
+            5 % and 95 % quantile of log(measured / predicted); None where too few residuals are known.
+        """
+        stored = dig(self.plant, "residuals", regime) or []
+        if len(stored) < FEWEST:
+            return None
+        low, high = np.quantile(np.asarray(stored, float), INSIDE)
+        return float(low), float(high)
+
+    @property
+    def targets(self) -> list[dict[str, Any]]:
+        """The targets by class; empty before tuning."""
+        return [t for t in dig(self.controller, "targets") or [] if isinstance(t, dict)]
+
+    @property
+    def epsilon(self) -> float | None:
+        """Smallest share of owed tokens that a class allows to be late."""
+        known = [t["epsilon"] for t in self.targets if t.get("epsilon") is not None]
+        return min(known) if known else dig(self.plant, "training", "epsilon")
+
+    @property
+    def tuned_rps(self) -> float | None:
+        """Load that the controller was tuned for [requests/s]: the load curve's point at factor 1, else the workload's rate."""
+        from headway.experiments.load import FACTORS
+
+        rates = dig(self.controller, "tuning", "load_curve", "rate_rps") or []
+        if len(rates) == len(FACTORS):
+            return rates[FACTORS.index(1.0)]
+        return dig(self.controller, "workload", "rate_rps")
+
+    def commands(self) -> dict[str, str]:
+        """The command that makes each stage's file, with what is known of the request filled in.
+
+        Returns:
+            Command line by stage; words in capitals stand for what is not known.
+        """
+        request = dig(self.manifest, "request") or {}
+        run, engine = shlex.quote(str(self.run)), request.get("engine") or "sim"
+        load = [f"--{k} {shlex.quote(str(request[k]))}" if request.get(k) else f"--{k} {k.upper()}" for k in ("workload", "target")]
+        rate = [w for k in ("rate", "rate_rps") for w in _options(k, request.get(k))]
+        traces = " ".join(shlex.quote(str(t)) for t in _listed(request.get("trace") or request.get("traces")) or ["TRACE"])
+        whole = " ".join(["headway run", *(w for k, v in request.items() for w in _options(k, v)), f"--out {run}"])
+        return {
+            "run": whole if request else f"headway run --trace TRACE --workload WORKLOAD --target TARGET --out {run}",
+            "trace": f"{whole} --resume" if request else f"headway run --trace TRACE --workload WORKLOAD --target TARGET --out {run}",
+            "fit": f"headway fit {traces} --out {run}/plant.json",
+            "tune": " ".join([f"headway tune {run}/plant.json", *load, *rate, f"--out {run}/controller.json"]),
+            "validate": f"headway validate {run}/controller.json --engine {shlex.quote(str(engine))} --out {run}/validation.json",
+            "report": f"headway report {run}",
+        }
+
+
+def collect(run: Path) -> Findings:
+    """Read what a run folder holds.
+
+    Args:
+        run: the folder.
+
+    Returns:
+        Findings; a stage that has not run is None.
+
+    Raises:
+        ValueError: there is no plant, or a file that is there cannot be read; the message names it.
+    """
+    folder = RunFolder(run)
+    if not folder.file("fit").exists():
+        raise ValueError(
+            f"{folder.file('fit')}: no such file, and a report needs a plant; `headway fit TRACE --out {folder.file('fit')}` makes one"
+        )
+    plant = _mapping(folder.file("fit"))
+    try:
+        identified = IdentifiedPlant.from_json(plant)
+    except ValueError as error:
+        raise ValueError(f"{folder.file('fit')}: {error}") from None
+    controller, validation = (_mapping(folder.file(s)) if folder.file(s).exists() else None for s in ("tune", "validate"))
+    steps = steps_of(read_trace(folder.file("trace")), identified) if folder.file("trace").exists() else None
+    return Findings(run, plant, controller, validation, folder.manifest(), steps)
+
+
+def steps_of(trace: Trace, identified: IdentifiedPlant) -> Steps:
+    """Hold a trace against a plant, on the rows that the row rules keep and that the fit was asked to take.
+
+    Args:
+        trace: measured steps.
+        identified: the plant.
+
+    Returns:
+        Steps.
+    """
+    chosen = dig(identified.about, "training", "where")
+    try:
+        selected = trace.matching(chosen)
+    except ValueError:  # the trace of the run folder holds the chosen rows only, or lacks the column to choose by
+        selected = np.ones(len(trace), bool)
+    part = _blocks(len(trace))
+    some = dataclasses.replace(trace, frame=trace.frame[part]) if len(part) < len(trace) else trace
+    reason = judge(some)
+    kept = np.flatnonzero((reason == KEPT) & selected[part])
+    batch, predicted = some.batch(), identified.plant.step_time_s(some.batch())
+    rows = used_rows(reason, selected[part], trace.unreadable)
+    return Steps(part[kept], some.step_time_s[kept], np.asarray(predicted, float)[kept], batch.prefill_tokens[kept] > 0, rows, len(trace))
+
+
+def _blocks(n: int) -> np.ndarray:
+    """Numbers of the rows to look at: all, or whole blocks spread evenly."""
+    if n <= MOST_ROWS:
+        return np.arange(n)
+    starts = BLOCK_ROWS * np.linspace(0, n // BLOCK_ROWS - 1, MOST_ROWS // BLOCK_ROWS).round().astype(int)
+    return (starts[:, None] + np.arange(BLOCK_ROWS)).ravel()
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: expected a JSON object, found {type(data).__name__}")
+    return data
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _options(name: Any, value: Any) -> list[str]:
+    """An entry of a run's request as the options that `headway run` takes."""
+    if value is None or value is False or value == [] or value == {}:
+        return []
+    if name == "limits" and isinstance(value, Mapping):
+        return [word for k, v in value.items() for word in _options(LIMIT_OPTIONS.get(k, k), v)]
+    if name == "where" and isinstance(value, Mapping):
+        return [f"--where {shlex.quote(f'{k}={v}')}" for k, v in value.items()]
+    if isinstance(value, Mapping):
+        return []
+    if name in ("trace", "traces"):
+        return [f"--trace {shlex.quote(str(v))}" for v in _listed(value)]
+    if name == "rate_rps":
+        return [f"--rate {float(value):.10g}/s"]
+    if name == "rows" and isinstance(value, list):
+        return [f"--rows {':'.join('' if x is None else str(x) for x in value)}"]
+    return [f"--{name.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")]

@@ -1,0 +1,130 @@
+"""The verdict in one line and the three numbers that matter, as far as the run has come."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headway.report.data import Findings, dig
+from headway.report.text import between, change, count, given, number, percent, time
+
+
+class Card(NamedTuple):
+    """One of the numbers that matter.
+
+    Args:
+        title: what it is.
+        value: the number.
+        notes: what stands beside it, one line each.
+    """
+
+    title: str
+    value: str
+    notes: list[str]
+
+
+def about(found: Findings) -> str:
+    """What was served and what was promised.
+
+    Args:
+        found: the run.
+
+    Returns:
+        One line; empty before tuning.
+    """
+    if found.controller is None:
+        return ""
+    spec, rate = dig(found.controller, "workload", "spec"), number(dig(found.controller, "workload", "rate_rps"))
+    promises = []
+    for t in found.targets:
+        transport = f", transport {given(t['transport_s'])}" if t.get("transport_s") else ""
+        name = f"{t.get('name')}: " if len(found.targets) > 1 else ""
+        promises.append(f"{name}TTFT {given(t.get('ttft_s'))}, ITL {given(t.get('itl_s'))}{transport}")
+    load = f"{str(spec).rsplit('/', 1)[-1]}" + (f" at {rate:g}/s" if rate is not None else "")
+    return f"Workload {load}. Target {'; '.join(promises)}; {percent(found.epsilon, 0)} of the tokens may be late."
+
+
+def verdict(found: Findings) -> tuple[str, str, str]:
+    """The outcome, as far as the run has come.
+
+    Args:
+        found: the run.
+
+    Returns:
+        (word, sentence, "good", "bad" or "open").
+    """
+    data, tuning = found.validation, dig(found.controller, "tuning")
+    if data is not None:
+        outcome, runs = str(data.get("outcome")), data.get("runs")
+        own, static = (percent(dig(data, side, "attainment")) for side in ("controller", "best_static"))
+        sides = f"{own} of the owed tokens on time, the best static setting {static}"
+        how = f"on engine {data.get('engine')}" + (f" in {runs} paired run{'s' * (runs != 1)}" if isinstance(runs, int) else "")
+        text = f"Measured {how}, the controller put {sides}: a gain of {change(data.get('gain'))}{between(data.get('gain_ci95'))}."
+        if outcome == "invalid":
+            text = f"The validation {how} cannot say anything: a condition of the experiment itself failed (see below)."
+        return outcome, text, "good" if outcome == "met" else "bad"
+    if found.controller is not None:
+        outcome = str(dig(tuning, "outcome") or "tuned")
+        gain = f"{change(dig(tuning, 'gain'))}{between(dig(tuning, 'gain_ci95'))}"
+        text = f"Tuned and not yet validated. On held-out seeds the controller gains {gain} over the best static setting, as predicted."
+        return outcome, text, "open"
+    return "identified", "There is a plant and no controller yet.", "open"
+
+
+def cards(found: Findings) -> list[Card]:
+    """Plant error, what tuning chose, and what came of it.
+
+    Args:
+        found: the run.
+
+    Returns:
+        Three cards.
+    """
+    return [_error(found), _choice(found), _result(found)]
+
+
+def _error(found: Findings) -> Card:
+    score = dig(found.plant, "heldout") or {}
+    notes = [f"decode {percent(score.get('mape_decode'))}, mixed {percent(score.get('mape_mixed'))}"]
+    if score.get("steps") is not None:
+        notes.append(f"mean over {count(score['steps'])} steps that the fit had not seen")
+    return Card("Plant error, held out", percent(score.get("mape")), notes)
+
+
+def _choice(found: Findings) -> Card:
+    record = found.controller
+    budget, setpoint = number(dig(record, "budget_s")), number(dig(record, "setpoint_s"))
+    margin = number(dig(record, "law", "gains", "margin", "value"))
+    if margin is None and budget and setpoint is not None:
+        margin = 1 - setpoint / budget
+    aging = number(dig(record, "policy", "aging_rate", "value"))
+    if record is None:
+        return Card("Margin and aging rate", percent(None), ["not tuned yet"])
+    value = f"{percent(margin)}, {aging:.2f} s/s" if aging is not None else percent(margin)
+    return Card(
+        "Tuned margin, aging rate",
+        value,
+        [
+            f"setpoint {time(setpoint)} of a budget of {given(budget)}",
+            f"law {dig(record, 'law', 'kind')}, order {dig(record, 'policy', 'order')}",
+        ],
+    )
+
+
+def _result(found: Findings) -> Card:
+    data = found.validation
+    tuning = dig(found.controller, "tuning")
+    own, static = (dig(data, s) for s in ("controller", "best_static"))
+    if data is None:
+        own, static = dig(tuning, "heldout"), dig(tuning, "best_static")
+    if not own:
+        return Card("Attainment", percent(None), ["nothing served yet"])
+    value = f"{percent(dig(own, 'attainment'))} : {percent(dig(static, 'attainment'))}"
+    pair = lambda a, b, key: f"{count(dig(a, key))} : {count(dig(b, key))} tokens/s on time"  # noqa: E731
+    notes = [pair(own, static, "goodput_tps")]
+    predicted: Any = dig(data, "predicted")
+    if predicted:
+        ours, theirs = dig(predicted, "controller"), dig(predicted, "best_static")
+        notes.append(
+            f"predicted {percent(dig(ours, 'attainment'))} : {percent(dig(theirs, 'attainment'))}, {pair(ours, theirs, 'goodput_tps')}"
+        )
+    return Card("Attainment, controller : best static" + ("" if data else " (predicted)"), value, notes)

@@ -1,0 +1,178 @@
+"""The tables of the report, as HTML: coefficients, figures side by side, gains, and where everything came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headway.report.data import Findings, dig
+from headway.report.text import NONE, count, digits, escape, number, percent, time
+
+SIDE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
+    ("requests", ("requests",), count),
+    ("attainment", ("attainment",), percent),
+    ("clean requests", ("request_attainment",), percent),
+    ("goodput, tokens/s", ("goodput_tps",), count),
+    ("throughput, tokens/s", ("throughput_tps",), count),
+    *(
+        (f"{label} {word}", (name, q), time)
+        for label, name in (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"))
+        for q, word in (("p50", "p50"), ("p90", "p90"), ("p99", "p99"), ("p999", "p99.9"))
+    ),
+    ("longest gap", ("max_gap_s",), time),
+    ("requests shed", ("shed",), percent),
+    ("preemptions", ("preempted",), count),
+    ("steps bound by token budget", ("binding", "budget"), percent),
+    ("steps bound by running limit", ("binding", "running"), percent),
+    ("steps bound by KV cache", ("binding", "kv"), percent),
+    ("steps bound by nothing", ("binding", "none"), percent),
+    ("load", ("load",), lambda value: str(value or NONE)),
+)
+"""Rows of a comparison: label, where the number stands, how it is written."""
+
+UNITS = {"1": "", "tokens": "tokens", "requests": "requests"}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+    """A table that scrolls sideways on its own where the page is narrow.
+
+    Args:
+        head: column titles; the first column names the rows.
+        rows: cells as text.
+        caption: what the table holds.
+
+    Returns:
+        HTML, everything escaped.
+    """
+    titles = "".join(f'<th scope="col">{escape(h)}</th>' for h in head)
+    body = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>" for row in rows
+    )
+    inside = f"<caption>{escape(caption)}</caption><thead><tr>{titles}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="table" tabindex="0" role="region" aria-label="{escape(caption)}"><table>{inside}</table></div>'
+
+
+def coefficient_table(plant: Mapping[str, Any]) -> str:
+    """Every coefficient with its interval, in units that people read.
+
+    Args:
+        plant: content of plant.json.
+
+    Returns:
+        HTML.
+    """
+    rows = []
+    for name, c in (dig(plant, "coefficients") or {}).items():
+        unit, ends = str(c.get("unit", "")), c.get("ci95")
+        sizes = [number(c.get("value")), *(map(number, ends) if isinstance(ends, list) else [])]
+        scale, shown = readable(unit, next((x for x in sizes if x), 1.0))
+        at = lambda x, scale=scale: digits(None if number(x) is None else scale * x)  # noqa: E731
+        span = f"{at(ends[0])} to {at(ends[1])}" if isinstance(ends, list) and len(ends) == 2 else NONE
+        rows.append((name, at(c.get("value")), span, shown))
+    title = f"Plant, structure {dig(plant, 'structure')}: coefficients with 95 % intervals"
+    return table(("coefficient", "value", "95 % interval", "unit"), rows, title)
+
+
+def readable(unit: str, size: float) -> tuple[float, str]:
+    """The prefix with which a time reads best.
+
+    Args:
+        unit: "s", "s/token", ...; others stay as they are.
+        size: in that unit.
+
+    Returns:
+        (what to multiply by, the unit with its prefix).
+
+    Example:
+        >>> readable("s/token", 1.46e-5), readable("s/token^2", 5e-10)
+        ((1000000.0, 'µs/token'), (1000000000000.0, 'ps/token²'))
+    """
+    if unit != "s" and not unit.startswith("s/"):
+        return 1.0, unit
+    scale, prefix = next(((s, p) for s, p in ((1.0, ""), (1e3, "m"), (1e6, "µ"), (1e9, "n")) if abs(size) * s >= 1), (1e12, "p"))
+    return scale, prefix + unit.replace("^2", "²")
+
+
+def side_table(columns: Mapping[str, Any], caption: str) -> str:
+    """What became of the promise, contenders side by side.
+
+    Args:
+        columns: heading to figures, as one side of validation.json.
+        caption: of the table.
+
+    Returns:
+        HTML.
+    """
+    rows = [(label, *(show(dig(side, *place)) for side in columns.values())) for label, place, show in SIDE_ROWS]
+    names = list(dict.fromkeys(name for side in columns.values() for name in dig(side, "classes") or {}))
+    for name in names if len(names) > 1 else []:
+        for label, key in (("attainment", "attainment"), ("clean requests", "request_attainment"), ("shed", "shed")):
+            rows.append((f"class {name}: {label}", *(percent(dig(side, "classes", name, key)) for side in columns.values())))
+    return table(("", *columns), rows, caption)
+
+
+def settings_table(sides: Mapping[str, Any]) -> str:
+    """What each contender was set to.
+
+    Args:
+        sides: heading to a side of tuning.
+
+    Returns:
+        HTML.
+    """
+    names = list(dict.fromkeys(name for side in sides.values() for name in dig(side, "settings") or {}))
+    show = lambda value: NONE if value is None else digits(value) if number(value) is not None else str(value)  # noqa: E731
+    rows = [(name, *(show(dig(side, "settings", name)) for side in sides.values())) for name in names]
+    return table(("setting", *sides), rows, "Settings compared in tuning")
+
+
+def gain_table(controller: Mapping[str, Any]) -> str:
+    """The controller's numbers with their units.
+
+    Args:
+        controller: content of controller.json.
+
+    Returns:
+        HTML.
+    """
+    rows = []
+    for part, numbers in (("law", dig(controller, "law", "gains") or {}), ("policy", dig(controller, "policy") or {})):
+        for name, entry in numbers.items():
+            if isinstance(entry, Mapping):
+                unit = str(entry.get("unit") or "")
+                span = f"{digits(entry.get('low'))} to {digits(entry.get('high'))}" if entry.get("high") is not None else NONE
+                rows.append((f"{part}.{name}", digits(entry.get("value")), UNITS.get(unit, unit), span))
+            else:
+                rows.append((f"{part}.{name}", str(entry), "", NONE))
+    rows.append(("budget", time(controller.get("budget_s")), "", NONE))
+    rows.append(("setpoint", time(controller.get("setpoint_s")), "", NONE))
+    for name, value in (dig(controller, "engine") or {}).items():
+        rows.append((f"engine.{name}", count(value) if number(value) is not None else str(value), "", NONE))
+    return table(
+        ("number", "value", "unit", "allowed"),
+        rows,
+        f"Controller, law {dig(controller, 'law', 'kind')}: its numbers and the engine's limits",
+    )
+
+
+def provenance_table(found: Findings) -> str:
+    """Versions, seeds and hashes.
+
+    Args:
+        found: the run.
+
+    Returns:
+        HTML.
+    """
+    rows = [(f"version of {name}", str(v)) for name, v in (dig(found.manifest, "versions") or {}).items()]
+    for label, seed in (("fit", dig(found.plant, "training", "seed")), ("request", dig(found.manifest, "request", "seed"))):
+        rows += [(f"seed of {label}", str(seed))] if seed is not None else []
+    rows += [(f"effort: {name}", str(v)) for name, v in (dig(found.controller, "tuning", "effort") or {}).items()]
+    for source in dig(found.plant, "sources") or []:
+        rows.append((f"sha256 of {str(source.get('file')).rsplit('/', 1)[-1]}", str(source.get("sha256"))))
+    for stage in (dig(found.manifest, "stages") or {}).values():
+        if dig(stage, "file") != "report.html":  # it cannot hold its own hash, and an older one would be stale
+            rows.append((f"sha256 of {dig(stage, 'file')}", str(dig(stage, "sha256"))))
+    if dig(found.controller, "content_sha256"):
+        rows.append(("content of controller", str(dig(found.controller, "content_sha256"))))
+    return table(("what", "value"), rows, "Versions, seeds, hashes")
