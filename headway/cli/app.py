@@ -90,11 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
     # typer's own errors carry their sentence in `format_message`, whichever click it was built with
     try:
         result: Any = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
-    except KeyboardInterrupt:
-        fail("interrupted; stages that were finished stay, `headway run --resume RUN` goes on from there")
-        return INTERRUPTED
-    except typer.Abort:
-        return INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort):
+        result = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -102,6 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
         if os.environ.get("HEADWAY_DEBUG"):
             raise
         return _reported(error)
+    if result == INTERRUPTED:  # typer answers an interrupt with this status and no word
+        fail("interrupted; stages of a run that were finished stay, `headway run --resume RUN` goes on from there")
     return result if isinstance(result, int) else 0
 
 

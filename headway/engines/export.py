@@ -51,6 +51,8 @@ print(token_budget, served)
 ```
 
 - `step_time_s` is start to start of consecutive steps on a monotonic clock [s]; skip idle gaps.
+- Call `update` when the last step has ended. An engine that composes one step ahead doubles the delay of the loop:
+  check its margins with a delay of 2 first.
 - `binding` is true if the last step used its token budget up while prompt work was waiting. Without it the law cannot
   tell a lull from a fast step.
 - `token_budget` counts the decoding requests' own tokens. Decodes come first, prompts share the rest. It never exceeds
@@ -62,8 +64,8 @@ print(token_budget, served)
 
 ## What it holds
 
-A step of {budget_ms:.2f} ms keeps the target; the setpoint is {setpoint_ms:.2f} ms. Tuned on steps of up to {n:,.0f} decoding
-requests, {kv:,.0f} KV tokens and {p:,.0f} prefill tokens: beyond them the plant is an extrapolation.
+A step of {budget_ms:.2f} ms keeps the target; the setpoint is {setpoint_ms:.2f} ms. The plant behind it was fitted on steps of up
+to {n:,.0f} decoding requests, {kv:,.0f} KV tokens and {p:,.0f} prefill tokens: beyond them it is an extrapolation.
 
 | gain | value | unit |
 |---|---|---|

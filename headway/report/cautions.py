@@ -61,7 +61,9 @@ def _of_tuning(found: Findings) -> list[str]:
         text.append(f"{how} does as well at the tuned load: the controller gains {change(early)}{between(ends)} over it")
     own, untuned = (number(dig(tuning, *side, "attainment")) for side in (("heldout",), ("untuned",)))
     if own is not None and untuned is not None and untuned >= own:
-        text.append(f"on held-out seeds the controller straight from the fit attains {percent(untuned)}, the tuned one {percent(own)}")
+        text.append(
+            f"the controller straight from the fit does as well on held-out seeds: attainment {percent(untuned, 2)} against {percent(own, 2)}"
+        )
     for side, label in (("controller", "with the controller"), ("best_static", "with the best static setting")):
         if dig(found.validation, side, "load") == "unstable":
             text.append(f"{label} the load is not stable: prompt work that nobody served grows with time")

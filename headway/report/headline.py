@@ -86,7 +86,7 @@ def _error(found: Findings) -> Card:
     score = dig(found.plant, "heldout") or {}
     notes = [f"decode {percent(score.get('mape_decode'))}, mixed {percent(score.get('mape_mixed'))}"]
     if score.get("steps") is not None:
-        notes.append(f"mean over {count(score['steps'])} steps that the fit had not seen")
+        notes.append(f"mean over {count(score['steps'])} steps it had not seen")
     return Card("Plant error, held out", percent(score.get("mape")), notes)
 
 
@@ -118,13 +118,10 @@ def _result(found: Findings) -> Card:
         own, static = dig(tuning, "heldout"), dig(tuning, "best_static")
     if not own:
         return Card("Attainment", percent(None), ["nothing served yet"])
-    value = f"{percent(dig(own, 'attainment'))} : {percent(dig(static, 'attainment'))}"
-    pair = lambda a, b, key: f"{count(dig(a, key))} : {count(dig(b, key))} tokens/s on time"  # noqa: E731
-    notes = [pair(own, static, "goodput_tps")]
-    predicted: Any = dig(data, "predicted")
-    if predicted:
-        ours, theirs = dig(predicted, "controller"), dig(predicted, "best_static")
-        notes.append(
-            f"predicted {percent(dig(ours, 'attainment'))} : {percent(dig(theirs, 'attainment'))}, {pair(ours, theirs, 'goodput_tps')}"
-        )
-    return Card("Attainment, controller : best static" + ("" if data else " (predicted)"), value, notes)
+    attained = lambda a, b: f"{percent(dig(a, 'attainment'))} : {percent(dig(b, 'attainment'))}"  # noqa: E731
+    delivered = lambda a, b: f"{count(dig(a, 'goodput_tps'))} : {count(dig(b, 'goodput_tps'))} tokens/s"  # noqa: E731
+    notes = [f"goodput {delivered(own, static)}"]
+    ours, theirs = dig(data, "predicted", "controller"), dig(data, "predicted", "best_static")
+    if ours and theirs:
+        notes = [f"predicted {attained(ours, theirs)}", *notes, f"predicted {delivered(ours, theirs)}"]
+    return Card("Attainment, controller : best static" + ("" if data else " (predicted)"), attained(own, static), notes)

@@ -242,23 +242,19 @@ def side_section(found: Findings) -> str:
     Returns:
         HTML.
     """
-    html = lacking(found, "validate") if found.validation is None else ""
+    groups, tuning = {}, dig(found.controller, "tuning")
     if found.validation is not None:
-        places = {
-            "controller": ("controller",),
-            "predicted": ("predicted", "controller"),
-            "best static": ("best_static",),
-            "predicted ": ("predicted", "best_static"),
-        }
-        columns = {heading: dig(found.validation, *place) for heading, place in places.items()}
-        html = side_table(columns, f"Validated on engine {found.validation.get('engine')}")
-    tuning = dig(found.controller, "tuning")
+        places = {"controller": ("controller",), "predicted": ("predicted", "controller")}
+        places |= {"best static": ("best_static",), "predicted ": ("predicted", "best_static")}
+        engine = found.validation.get("engine")
+        groups[f"validated on engine {engine}"] = {heading: dig(found.validation, *place) for heading, place in places.items()}
     names = {"tuned": "heldout", "best static": "best_static", "static + timeout": "best_timeout", "untuned": "untuned"}
     sides = {heading: dig(tuning, key) for heading, key in names.items() if dig(tuning, key, "figures")}
     if sides:
-        html += side_table({heading: side["figures"] for heading, side in sides.items()}, "Tuning, held-out seeds, predicted")
-        return f'<div class="tables">{html}</div>{settings_table(sides)}'
-    return html
+        groups["tuning, held-out seeds, predicted"] = {heading: side["figures"] for heading, side in sides.items()}
+    html = lacking(found, "validate" if found.controller else "tune") if found.validation is None else ""
+    html += side_table(groups, "What became of the promise") if groups else ""
+    return html + (settings_table(sides) if sides else "")
 
 
 def gain_section(found: Findings) -> str:

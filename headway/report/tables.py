@@ -33,22 +33,25 @@ SIDE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
 UNITS = {"1": "", "tokens": "tokens", "requests": "requests"}
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, groups: Sequence[tuple[str, int]] = ()) -> str:
     """A table that scrolls sideways on its own where the page is narrow.
 
     Args:
         head: column titles; the first column names the rows.
         rows: cells as text.
         caption: what the table holds.
+        groups: titles over several columns, with their number of columns, from the second column on.
 
     Returns:
         HTML, everything escaped.
     """
     titles = "".join(f'<th scope="col">{escape(h)}</th>' for h in head)
+    over = "".join(f'<th scope="colgroup" colspan="{n}">{escape(title)}</th>' for title, n in groups)
     body = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>" for row in rows
     )
-    inside = f"<caption>{escape(caption)}</caption><thead><tr>{titles}</tr></thead><tbody>{body}</tbody>"
+    top = f'<tr class="groups"><th></th>{over}</tr>' if groups else ""
+    inside = f"<caption>{escape(caption)}</caption><thead>{top}<tr>{titles}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="table" tabindex="0" role="region" aria-label="{escape(caption)}"><table>{inside}</table></div>'
 
 
@@ -93,22 +96,24 @@ def readable(unit: str, size: float) -> tuple[float, str]:
     return scale, prefix + unit.replace("^2", "²")
 
 
-def side_table(columns: Mapping[str, Any], caption: str) -> str:
+def side_table(groups: Mapping[str, Mapping[str, Any]], caption: str) -> str:
     """What became of the promise, contenders side by side.
 
     Args:
-        columns: heading to figures, as one side of validation.json.
+        groups: title to heading to figures, as one side of validation.json.
         caption: of the table.
 
     Returns:
         HTML.
     """
-    rows = [(label, *(show(dig(side, *place)) for side in columns.values())) for label, place, show in SIDE_ROWS]
-    names = list(dict.fromkeys(name for side in columns.values() for name in dig(side, "classes") or {}))
+    headings = [heading for group in groups.values() for heading in group]
+    sides = [side for group in groups.values() for side in group.values()]
+    rows = [(label, *(show(dig(side, *place)) for side in sides)) for label, place, show in SIDE_ROWS]
+    names = list(dict.fromkeys(name for side in sides for name in dig(side, "classes") or {}))
     for name in names if len(names) > 1 else []:
         for label, key in (("attainment", "attainment"), ("clean requests", "request_attainment"), ("shed", "shed")):
-            rows.append((f"class {name}: {label}", *(percent(dig(side, "classes", name, key)) for side in columns.values())))
-    return table(("", *columns), rows, caption)
+            rows.append((f"class {name}: {label}", *(percent(dig(side, "classes", name, key)) for side in sides)))
+    return table(("", *headings), rows, caption, [(title, len(group)) for title, group in groups.items()])
 
 
 def settings_table(sides: Mapping[str, Any]) -> str:
