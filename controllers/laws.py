@@ -21,10 +21,10 @@ def law_init(law, state):
     """
     state[:] = 0.0
     if law[0] == UPDOWN:
-        state[0] = law[4]
+        state[0] = min(law[4], law[5])
     elif law[0] == PI:
-        state[0] = law[6]
-        state[1] = law[6]
+        state[0] = min(law[6], law[7])
+        state[1] = state[0]
 
 
 @compiled_inline

@@ -36,7 +36,7 @@ class PILaw(Controller):
         margin: share of the budget kept free, in [0, 1).
         kp: proportional gain, dimensionless.
         ki: integral gain, dimensionless; stable below 2 at a delay of one step, below 1 at two.
-        kt: back-calculation gain in [0, 1].
+        kt: back-calculation gain in [0.05, 1]: nearer to 0 there would be no anti-windup.
         slope_s_per_token: of the plant where it operates [s/token].
         initial_tokens: prefill budget before the first step [tokens].
         most_tokens: upper limit of the prefill budget [tokens].
@@ -60,13 +60,16 @@ class PILaw(Controller):
         return float(self.margin)
 
     def init(self) -> Any:  # noqa: D102
-        return jnp.asarray([self.initial_tokens, self.initial_tokens])
+        start = jnp.minimum(self.initial_tokens, self.most_tokens)
+        return jnp.stack([start, start]).astype(float)
 
     def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
         setpoint_s = (1 - self.margin) * budget_s
-        error = (setpoint_s - signals.step_time_s) / self.slope_s_per_token
-        active = (signals.decode_requests > 0) & ((signals.binding > 0) | (signals.step_time_s > setpoint_s))
-        error = jnp.where(active, error, 0.0)
+        # a reading that is missing (NaN), zero or negative moves nothing: the state and with it the command hold
+        true = signals.step_time_s > 0
+        step_time_s = jnp.where(true, signals.step_time_s, setpoint_s)
+        active = true & (signals.decode_requests > 0) & ((signals.binding > 0) | (step_time_s > setpoint_s))
+        error = (setpoint_s - step_time_s) / self.slope_s_per_token
         integral = state[0] + self.ki * error
         wanted = integral + self.kp * error
         u = jnp.clip(wanted, 0.0, self.most_tokens)
@@ -80,7 +83,7 @@ class PILaw(Controller):
             "margin": Gain(self.margin, "1", 0.0, 0.95),
             "kp": Gain(self.kp, "1", 0.0, 10.0),
             "ki": Gain(self.ki, "1", 0.0, 10.0),
-            "kt": Gain(self.kt, "1", 0.0, 1.0),
+            "kt": Gain(self.kt, "1", 0.05, 1.0),
             "slope_s_per_token": Gain(self.slope_s_per_token, "s/token", 1e-12, 10.0),
             "initial_tokens": Gain(self.initial_tokens, "tokens", 0.0, 1e6),
             "most_tokens": Gain(self.most_tokens, "tokens", 1.0, 1e6),
@@ -102,7 +105,7 @@ def pi_step(law, state, signals, budget_s):
     """
     margin, kp, ki, kt, slope, most = law[1], law[2], law[3], law[4], law[5], law[7]
     setpoint_s = (1.0 - margin) * budget_s
-    if signals[2] > 0.0 and (signals[3] > 0.0 or signals[0] > setpoint_s):
+    if signals[0] > 0.0 and signals[2] > 0.0 and (signals[3] > 0.0 or signals[0] > setpoint_s):
         error = (setpoint_s - signals[0]) / slope
         integral = state[0] + ki * error
         wanted = integral + kp * error

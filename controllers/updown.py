@@ -50,11 +50,12 @@ class UpDownLaw(Controller):
         return float(self.margin)
 
     def init(self) -> Any:  # noqa: D102
-        return jnp.asarray([self.initial_tokens])
+        return jnp.minimum(self.initial_tokens, self.most_tokens)[None].astype(float)
 
     def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
         u = state[0]
-        seen = signals.decode_requests > 0
+        # a missing reading is NaN, and neither late nor good; zero or negative is no reading either
+        seen = (signals.decode_requests > 0) & (signals.step_time_s > 0)
         late = seen & (signals.step_time_s > budget_s)
         good = seen & (signals.step_time_s < (1 - self.margin) * budget_s) & (signals.binding > 0)
         u = jnp.where(late, jnp.maximum(u * self.down, 1.0), jnp.where(good, u + self.up_tokens, u))
@@ -87,7 +88,7 @@ def updown_step(law, state, signals, budget_s):
     """
     margin, up, down, most = law[1], law[2], law[3], law[5]
     u = state[0]
-    if signals[2] > 0.0:
+    if signals[2] > 0.0 and signals[0] > 0.0:
         if signals[0] > budget_s:
             u = max(u * down, 1.0)
         elif signals[0] < (1.0 - margin) * budget_s and signals[3] > 0.0:

@@ -82,7 +82,9 @@ def operating_points(plant: Plant, hull: Hull, limits: Limits, most_tokens: floa
         Ten points, the centre first, less those that coincide.
     """
     large = max(1.0, min(hull.prefill_tokens, most_tokens, limits.max_tokens))
-    deep = float(np.clip(hull.prefill_pairs / large - large / 2, 0.0, max(limits.max_len - large, 0.0)))
+    # pairs per token is what the trace held; a smaller chunk reaches no further back than its largest did
+    reach = hull.prefill_pairs / max(hull.prefill_tokens, 1.0)
+    deep = float(np.clip(reach - large / 2, 0.0, max(limits.max_len - large, 0.0)))
     chunks = dict.fromkeys(((max(1.0, float(round(large * SMALL_SHARE))), 0.0), (large, deep)))
     n, kv = max(1.0, hull.decode_requests), hull.decode_kv_tokens
     centre = (float(round((1.0 + n) / 2)), float(round(kv / 2)))

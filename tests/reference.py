@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from headway.controllers.policy import prefill_rate_tps
 from headway.controllers.simulator import Candidate
@@ -47,29 +49,31 @@ class Request:
 
 @dataclasses.dataclass
 class Verdict:
-    """What a run did, per request and in all; `steps` holds one dictionary per step."""
+    """What a run did, per request and in all; `steps` holds one dictionary per step, named as the simulator's log names it."""
 
     requests: list[Request]
     on_time: list[int]
     owed: list[int]
     steps: list[dict]
     preempted: int
+    jams: int
     end_s: float
 
 
 class Law:
     """The three laws as their docstrings have them."""
 
-    def __init__(self, law: object) -> None:
+    def __init__(self, law: Any) -> None:
         self.law, self.kind = law, law.law
-        self.u = self.integral = None if self.kind == "static" else law.initial_tokens
+        self.u: float = 0.0 if self.kind == "static" else law.initial_tokens
+        self.integral = self.u
 
     def budget(self, last: dict | None, ready: int, budget_s: float) -> float:
         law = self.law
         if self.kind == "static":
             return law.token_budget
         if last is not None and last["decode_requests"] > 0:
-            (self._updown if self.kind == "updown" else self._pi)(last["step_time_s"], last["limit"] == "budget", budget_s)
+            (self._updown if self.kind == "updown" else self._pi)(last["step_time_s"], last["binding"] == "budget", budget_s)
         return law.most_tokens if ready == 0 else math.floor(self.u) + ready
 
     def _updown(self, step_time_s: float, binding: bool, budget_s: float) -> None:
@@ -102,14 +106,14 @@ class Reference:
         self.budget_s = min(t.budget_s for t in targets)
         self.setpoint_s = (1 - candidate.law.setpoint_margin) * self.budget_s
         self.rate_tps = prefill_rate_tps(identified.plant, self.setpoint_s, limits.max_tokens)
-        self.chunk_cap = math.floor(self.policy.chunk_tokens) or math.inf
+        self.chunk_cap = math.floor(self.policy.chunk_tokens) or 10**9
         self.running_limit = min(math.floor(self.policy.running_limit), limits.max_seqs)
         self.kept_free = math.ceil(limits.watermark * limits.blocks)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.takes: dict[Request, tuple[str, int]] = {}
         self.steps: list[dict] = []
-        self.now_s, self.preempted = 0.0, 0
+        self.now_s, self.preempted, self.jams = 0.0, 0, 0
 
     # cache
 
@@ -138,7 +142,7 @@ class Reference:
         self.preempted += 1
         return r
 
-    def give_or_preempt(self, r: Request, give) -> bool:
+    def give_or_preempt(self, r: Request, give: Callable[[], bool]) -> bool:
         """Give a running request its part, preempting from the back until the blocks are there; False if it went itself."""
         while not give():
             if self.preempt_last() is r:
@@ -174,7 +178,7 @@ class Reference:
 
     # one step
 
-    def arrive_and_shed(self) -> None:
+    def arrive(self) -> None:
         for r in self.requests:
             if r.status == "future" and r.arrival_s <= self.now_s:
                 most = self.blocks_for(r.prompt + r.output)
@@ -183,6 +187,8 @@ class Reference:
                 else:
                     r.status = "waiting"
                     self.waiting.append(r)
+
+    def shed(self) -> None:
         for r in list(self.waiting):
             if r.emitted:
                 continue
@@ -215,23 +221,29 @@ class Reference:
         ready = sum(r.decodes for r in self.running)
         asked = self.law.budget(self.steps[-1] if self.steps else None, ready, self.budget_s)
         self.token_budget = min(math.floor(asked), self.limits.max_tokens)
+        before = self.preempted
         while True:
             self.takes = {}
             if self.policy.order == "fcfs":
-                self.compose_stock()
+                self.compose_stock(before)
             else:
-                self.compose_by_key()
+                self.compose_by_key(before)
             if self.takes:
                 return
+            # Unfinished prompts hold all blocks between them and none can go on: the last of them gives way to the others.
             assert len(self.running) > 1, "an engine that could work stands still"
             self.preempt_last()
+            self.jams += 1
 
     def left(self) -> int:
         return self.token_budget - sum(tokens for _, tokens in self.takes.values())
 
-    def compose_stock(self) -> None:
-        """Running requests in order of admission, then the queue in order until something does not fit."""
-        before, cut, limit = self.preempted, False, "none"
+    def compose_stock(self, before: int) -> None:
+        """Running requests in order of admission, then the queue in order until something does not fit.
+
+        A step in which somebody was preempted (more preemptions than `before` it) admits nobody.
+        """
+        cut, limit = False, "none"
         for r in list(self.running):
             if r not in self.running:
                 break
@@ -261,9 +273,8 @@ class Reference:
             cut = cut or left == tokens < r.to_compute
         self.limit = "budget" if limit == "none" and self.left() < 1 and (cut or self.waiting) else limit
 
-    def compose_by_key(self) -> None:
+    def compose_by_key(self, before: int) -> None:
         """Decodes first, then prompts by key; a step in which somebody was preempted admits nobody."""
-        before = self.preempted
         for r in list(self.running):
             if r not in self.running or self.left() < 1:
                 break
@@ -315,8 +326,6 @@ class Reference:
         }
         y = self.duration_s(sums, factors, len(self.steps))
         self.now_s += y
-        facts = {"token_budget": self.token_budget, "limit": self.limit, "free_blocks": self.free_blocks(), "admitted": len(self.running)}
-        self.steps.append({**sums, **facts, "step_time_s": y, "end_s": self.now_s, "waiting": len(self.waiting)})
         if sums["prefill_tokens"] >= 64:
             self.rate_tps += 0.02 * (sums["prefill_tokens"] / y - self.rate_tps)
         for r, n in chunks:
@@ -330,20 +339,30 @@ class Reference:
             if r.emitted >= r.output:
                 self.running.remove(r)
                 self.end(r, "finished")
+        facts = {"end_s": self.now_s, "step_time_s": y, "token_budget": self.token_budget, "binding": self.limit}
+        queues = {"running": len(self.running), "waiting": len(self.waiting), "free_blocks": self.free_blocks()}
+        self.steps.append({**facts, **sums, **queues})
 
-    def run(self, decode_factors, mixed_factors, cut_s: float = math.inf) -> Verdict:
-        while any(r.status in ("future", "waiting", "running") for r in self.requests):
+    def run(self, decode_factors: Any, mixed_factors: Any, cut_s: float = math.inf) -> Verdict:
+        while not all_ended(self.requests):
             if not self.waiting and not self.running:
                 self.now_s = max(self.now_s, min(r.arrival_s for r in self.requests if r.status == "future"))
             if self.now_s >= cut_s:
+                self.arrive()  # who came during the last step is there, though no step was composed since
                 break
-            self.arrive_and_shed()
+            self.arrive()
+            self.shed()
             if self.waiting or self.running:
                 self.compose()
                 self.step((decode_factors, mixed_factors))
         judged = [judge(r.status, r.arrival_s, r.token_times_s, r.output, r.target, self.now_s) for r in self.requests]
-        end_s = self.steps[-1]["end_s"] if self.steps else 0.0
-        return Verdict(self.requests, [on for on, _ in judged], [owed for _, owed in judged], self.steps, self.preempted, end_s)
+        end_s = max(self.steps[-1]["end_s"], 0.0 if all_ended(self.requests) else cut_s) if self.steps else 0.0
+        on_time, owed = [on for on, _ in judged], [owed for _, owed in judged]
+        return Verdict(self.requests, on_time, owed, self.steps, self.preempted, self.jams, end_s)
+
+
+def all_ended(requests: list[Request]) -> bool:
+    return all(r.status in ("finished", "rejected", "expired", "failed") for r in requests)
 
 
 def judge(status: str, arrival_s: float, token_times_s: list[float], output: int, target: Target, end_s: float) -> tuple[int, int]:

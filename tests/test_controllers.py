@@ -204,7 +204,9 @@ def test_a_margin_in_percent_is_met_with_what_to_write(cls: type[Controller]) ->
 SLOPE, FLOOR_S = 4e-5, 0.008
 
 
-def closed_loop(law: PILaw, load_s: np.ndarray, offered: np.ndarray | None = None, always_bound: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def closed_loop(
+    law: PILaw, load_s: np.ndarray, offered: np.ndarray | None = None, always_bound: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The law on y = floor + load + slope u, u what prompts offer at most: (prefill tokens, step times [s])."""
     packed, state = law.pack(), np.zeros(STATE_SIZE)
     law_init(packed, state)

@@ -180,6 +180,7 @@ def export(
     controller: Controller,
     out: Annotated[Path, typer.Option("--out", help="New folder to write to.")],
     engine: Annotated[str, typer.Option("--engine", help="json or python.")] = "json",
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds something; other files in it stay.")] = False,
     json: Json = False,
 ) -> None:
     """Write a controller for use outside Headway.
@@ -189,5 +190,5 @@ def export(
     from headway.loads import read_controller
     from headway.pipeline import export_stage
 
-    data = export_stage(read_controller(controller), engine, out)
+    data = export_stage(read_controller(controller), engine, out, force=force)
     show(data, [f"written    {out}: {', '.join(data['files'])}", *[f"note: {n}" for n in data["warnings"]]], as_json=json)

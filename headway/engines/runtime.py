@@ -152,7 +152,7 @@ class Runtime:
         elif self.law == "updown":
             self.state = [min(self.gains[-2:])]
         else:
-            self.state = [self.gains[-2]] * 2
+            self.state = [min(self.gains[-2:])] * 2
         self.rate_tps = self._initial_rate_tps
         self.calls, self.faults, self.last_fault, self._faulty = 0, 0, "", False
         self._ready: float | None = None

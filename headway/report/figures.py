@@ -150,7 +150,7 @@ def residual_distribution(
         at = 100 * (1 / (1 - margin) - 1)
         figure.add_vline(x=at, line={"color": LIGHT["ink"], "width": 2, "dash": "dash"})
         mark(figure, f"margin<br>{100 * margin:.1f} %", x=at, y=0.96, xanchor="left", yanchor="top", align="left")
-    figure.update_xaxes(title_text=f"{regime} steps: longer than predicted, %", range=[low, high])
+    figure.update_xaxes(title_text=f"{regime}: longer than predicted, %", range=[low, high])
     figure.update_yaxes(title_text="steps, %", rangemode="tozero")
     figure.update_layout(showlegend=False, bargap=0, margin={"t": 34})
     return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headway.report.data import Findings, dig
 from headway.report.text import between, change, count, given, number, percent, time

@@ -54,6 +54,7 @@ def page(found: Findings) -> str:
             opening(found),
             f'<nav aria-label="Contents"><ol>{contents}</ol></nav>',
             *sections,
+            "<noscript><p>The figures are drawn by a script in this file, and scripts are switched off; texts and tables are complete.</p></noscript>",
             "</main>",
             f'<script id="swaps" type="application/json">{json.dumps(swaps())}</script>',
             f"<script>{get_plotlyjs()}</script>\n<script>\n{_asset('report.js')}</script>\n</body>\n</html>\n",

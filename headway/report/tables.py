@@ -125,7 +125,8 @@ def settings_table(sides: Mapping[str, Any]) -> str:
     Returns:
         HTML.
     """
-    names = list(dict.fromkeys(name for side in sides.values() for name in dig(side, "settings") or {}))
+    sides = {heading: side for heading, side in sides.items() if dig(side, "settings")}
+    names = list(dict.fromkeys(name for side in sides.values() for name in side["settings"]))
     show = lambda value: NONE if value is None else digits(value) if number(value) is not None else str(value)  # noqa: E731
     rows = [(name, *(show(dig(side, "settings", name)) for side in sides.values())) for name in names]
     return table(("setting", *sides), rows, "Settings compared in tuning")

@@ -144,9 +144,16 @@ def digits(value: Any, significant: int = 4) -> str:
 
     Returns:
         The text.
+
+    Example:
+        >>> digits(-0.40742), digits(200000), digits(3.0e-8)
+        ('−0.4074', '200,000', '3e-08')
     """
     known = number(value)
-    return NONE if known is None else f"{known:.{significant}g}".replace("-", MINUS) if abs(known) < 1e-3 else f"{known:,.{significant}g}"
+    if known is None:
+        return NONE
+    text = f"{known:,.0f}" if abs(known) >= 10**significant else f"{known:,.{significant}g}"
+    return text.replace("-", MINUS) if abs(known) >= 1e-4 else text
 
 
 def escape(text: Any) -> str:

@@ -6,7 +6,6 @@
   const touch = matchMedia("(pointer: coarse)");
   const plots = [...document.querySelectorAll(".plot")];
   const config = {
-    responsive: true,
     displayModeBar: touch.matches ? false : "hover",
     displaylogo: false,
     showSendToCloud: false, // what a run holds stays with its reader
@@ -32,9 +31,11 @@
   }
 
   draw(dark.matches);
+  const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => Plotly.Plots.resize(target)));
+  plots.forEach((plot) => resized.observe(plot));
   dark.addEventListener("change", () => draw(dark.matches));
 
-  // Paper is narrower than the window and knows no resize event of its own.
+  // Paper is narrower than the window, and its layout is seen by no observer.
   addEventListener("beforeprint", () => {
     draw(false);
     for (const plot of plots) Plotly.relayout(plot, { width: 660 });
