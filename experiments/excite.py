@@ -40,7 +40,7 @@ def excitation_workload(seed: int, requests: int, max_len: int, max_tokens: int)
         Workload with every arrival at 0.
     """
     rng = np.random.default_rng([seed, 0xE8C1])
-    longest = max(min(max_len // 4, 2 * max_tokens), 2)
+    longest = max(min(max_len // 4, max_tokens), 2)
     shortest = min(16, longest)
     sizes = rng.integers(*COHORT, requests)
     scale = np.repeat(np.exp(rng.uniform(np.log(shortest), np.log(longest), requests)), sizes)[:requests]

@@ -29,8 +29,15 @@ def _sources_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> str:
-    name = f"kernels-{_sources_hash()}"
+def cache_folder(name: str) -> str:
+    """A folder for compiled code: beside the sources, else in the user's cache, else in the temporary folder.
+
+    Args:
+        name: of the folder; it should carry a hash or version of whatever the code depends on.
+
+    Returns:
+        Its path, made if need be; empty if none can be written to.
+    """
     beside = Path(__file__).resolve().parent / "__pycache__"
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     for place in (beside, Path(cache) / "headway", Path(tempfile.gettempdir()) / f"headway-{os.getuid()}"):
@@ -44,7 +51,7 @@ def _cache_folder() -> str:
     return ""
 
 
-_FOLDER = _cache_folder()
+_FOLDER = cache_folder(f"kernels-{_sources_hash()}")
 
 
 def _compile(function: Any, **options: Any) -> Any:

@@ -65,7 +65,7 @@ class Law:
 
     def __init__(self, law: Any) -> None:
         self.law, self.kind = law, law.law
-        self.u: float = 0.0 if self.kind == "static" else law.initial_tokens
+        self.u: float = 0.0 if self.kind == "static" else min(law.initial_tokens, law.most_tokens)
         self.integral = self.u
 
     def budget(self, last: dict | None, ready: int, budget_s: float) -> float:
@@ -346,7 +346,7 @@ class Reference:
     def run(self, decode_factors: Any, mixed_factors: Any, cut_s: float = math.inf) -> Verdict:
         while not all_ended(self.requests):
             if not self.waiting and not self.running:
-                self.now_s = max(self.now_s, min(r.arrival_s for r in self.requests if r.status == "future"))
+                self.now_s = max(self.now_s, min(cut_s, *(r.arrival_s for r in self.requests if r.status == "future")))
             if self.now_s >= cut_s:
                 self.arrive()  # who came during the last step is there, though no step was composed since
                 break

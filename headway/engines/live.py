@@ -14,6 +14,7 @@ import polars as pl
 from headway.experiments.excite import record_trace
 from headway.experiments.run import write_json, write_whole
 from headway.loads import with_limits
+from headway.models.compiled import cache_folder
 from headway.models.engine import Engine
 from headway.models.signals import Limits
 
@@ -45,9 +46,22 @@ def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Prog
         return None
     from headway.experiments.kernels import KernelEngine
 
+    keep_programs()
     if progress:
         progress("starting the kernels", 0.0)
     return KernelEngine(preset, limits)
+
+
+def keep_programs() -> None:
+    """Let JAX keep compiled kernels between processes, unless the user has told it where: compiling takes far longer than running."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        folder = cache_folder(f"jax-{jax.__version__}")
+        if folder:
+            jax.config.update("jax_compilation_cache_dir", folder)
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+            jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def record_stage(

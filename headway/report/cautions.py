@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from headway.identification.rows import REASONS
 from headway.report.data import Findings, dig
+from headway.report.figures import CONTENDERS
+from headway.report.sentences import capacity_rps
 from headway.report.text import between, change, count, number, percent
 
 
@@ -17,9 +19,11 @@ def cautions(found: Findings) -> list[tuple[bool, str]]:
         (whether it puts the result in question, sentence), the grave ones first.
     """
     grave = [*_of_verdict(found), *_of_tuning(found)]
+    if found.refusal:
+        grave.append(f"the controller may not be exported: {found.refusal}")
     notes = [*_of_rows(found), *_of_shedding(found)]
     for source, label in ((found.plant, "plant"), (dig(found.controller, "tuning"), "tuning")):
-        for text in dig(source, "warnings") or []:
+        for text in filter(None, dig(source, "warnings") or []):
             (grave if "extrapolation" in text else notes).append(f"{label}: {text}")
     notes += [f"validation: {text}" for text in dig(found.validation, "notes") or []]
     return [(True, text) for text in dict.fromkeys(grave)] + [(False, text) for text in dict.fromkeys(notes)]
@@ -31,7 +35,7 @@ def _of_verdict(found: Findings) -> list[str]:
         return []
     text = []
     for kind, words in (("gates", "the experiment cannot say anything"), ("checks", "the promise of tuning did not hold")):
-        for check in data.get(kind) or []:
+        for check in filter(None, data.get(kind) or []):
             if not check.get("ok"):
                 value = number(check.get("value"))
                 text.append(f"{words}: {check.get('name')} ({check.get('bar')}" + ("" if value is None else f"; found {value:.4g}") + ")")
@@ -64,10 +68,24 @@ def _of_tuning(found: Findings) -> list[str]:
         text.append(
             f"the controller straight from the fit does as well on held-out seeds: attainment {percent(untuned, 2)} against {percent(own, 2)}"
         )
+    text += _of_load(found)
     for side, label in (("controller", "with the controller"), ("best_static", "with the best static setting")):
         if dig(found.validation, side, "load") == "unstable":
             text.append(f"{label} the load is not stable: prompt work that nobody served grows with time")
     return text
+
+
+def _of_load(found: Findings) -> list[str]:
+    """A controller that is best where it was tuned may still give way at a lighter overload than a static setting."""
+    curve, epsilon = dig(found.controller, "tuning", "load_curve"), found.epsilon
+    rates = dig(curve, "rate_rps")
+    if not rates or None in rates or epsilon is None:
+        return []
+    reach = {name: capacity_rps(rates, dig(curve, name, "attainment") or [None], epsilon) or 0.0 for name in CONTENDERS}
+    words = lambda rps: f"up to {rps:.1f}/s" if 0 < rps < max(rates) else "at all loads shown" if rps else "at none of the loads shown"  # noqa: E731
+    better = [name for name in ("best_static", "best_timeout") if reach[name] > 1.02 * reach["controller"]]
+    own = f"as load grows the controller gives way first: it keeps {percent(1 - epsilon, 0)} of the tokens on time {words(reach['controller'])}"
+    return [own + "".join(f", {CONTENDERS[name][0]} {words(reach[name])}" for name in better)] if better else []
 
 
 def _of_rows(found: Findings) -> list[str]:
@@ -78,7 +96,7 @@ def _of_rows(found: Findings) -> list[str]:
         return []
     if not aside:
         return [f"{read}, none set aside"]
-    return [read] + [f"{count(n)} set aside as {reason}: {REASONS.get(reason, 'no reason known')}" for reason, n in aside.items()]
+    return [read] + [f"{count(n)} rows set aside as {reason}: {REASONS.get(reason, 'no reason known')}" for reason, n in aside.items()]
 
 
 def _of_shedding(found: Findings) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,6 @@ INSIDE = (0.05, 0.95)
 FEWEST = 20
 """Residuals below which a regime gets no band."""
 
-LIMIT_OPTIONS = {"block_tokens": "block"}
-"""Engine limits whose option has another name."""
-
 
 def dig(value: Any, *keys: str) -> Any:
     """What stands under these keys, if all of them are there.
@@ -44,6 +40,38 @@ def dig(value: Any, *keys: str) -> Any:
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
+
+
+def timeline_of(side: Any) -> dict[str, list[float]]:
+    """The recorded steps of one side.
+
+    Args:
+        side: of validation.json.
+
+    Returns:
+        Columns of one length by name, `end_s` and `step_time_s` among them; empty if nothing usable was recorded.
+    """
+    columns = dig(side, "timeline")
+    if not isinstance(columns, Mapping) or not columns.get("end_s"):
+        return {}
+    n = len(columns["end_s"])
+    whole = {k: v for k, v in columns.items() if isinstance(v, list) and len(v) == n and None not in v}
+    return whole if {"end_s", "step_time_s"} <= whole.keys() else {}
+
+
+def distribution_of(side: Any, name: str) -> tuple[list[float], list[float | None]]:
+    """One distribution of one side.
+
+    Args:
+        side: of validation.json.
+        name: "ttft_s" or "itl_s".
+
+    Returns:
+        (shares, quantiles [s], None where never served); both empty if there is none.
+    """
+    shares, values = (dig(side, "distributions", key) or [] for key in ("share", name))
+    known = [(s, v) for s, v in zip(shares, values, strict=False) if s is not None]
+    return ([s for s, _ in known], [v for _, v in known]) if any(v is not None for _, v in known) else ([], [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +122,7 @@ class Findings:
         validation: of validation.json; None if it is not there yet.
         manifest: of manifest.json; empty if there is none.
         steps: the trace against the plant; None if there is no trace.
+        refusal: why the controller may not be exported; None if nothing says so.
     """
 
     run: Path
@@ -102,6 +131,7 @@ class Findings:
     validation: dict[str, Any] | None
     manifest: dict[str, Any]
     steps: Steps | None
+    refusal: str | None = None
 
     def band(self, regime: str) -> tuple[float, float] | None:
         """The plant's own 90 % band.
@@ -139,27 +169,6 @@ class Findings:
             return rates[FACTORS.index(1.0)]
         return dig(self.controller, "workload", "rate_rps")
 
-    def commands(self) -> dict[str, str]:
-        """The command that makes each stage's file, with what is known of the request filled in.
-
-        Returns:
-            Command line by stage; words in capitals stand for what is not known.
-        """
-        request = dig(self.manifest, "request") or {}
-        run, engine = shlex.quote(str(self.run)), request.get("engine") or "sim"
-        load = [f"--{k} {shlex.quote(str(request[k]))}" if request.get(k) else f"--{k} {k.upper()}" for k in ("workload", "target")]
-        rate = [w for k in ("rate", "rate_rps") for w in _options(k, request.get(k))]
-        traces = " ".join(shlex.quote(str(t)) for t in _listed(request.get("trace") or request.get("traces")) or ["TRACE"])
-        whole = " ".join(["headway run", *(w for k, v in request.items() for w in _options(k, v)), f"--out {run}"])
-        return {
-            "run": whole if request else f"headway run --trace TRACE --workload WORKLOAD --target TARGET --out {run}",
-            "trace": f"{whole} --resume" if request else f"headway run --trace TRACE --workload WORKLOAD --target TARGET --out {run}",
-            "fit": f"headway fit {traces} --out {run}/plant.json",
-            "tune": " ".join([f"headway tune {run}/plant.json", *load, *rate, f"--out {run}/controller.json"]),
-            "validate": f"headway validate {run}/controller.json --engine {shlex.quote(str(engine))} --out {run}/validation.json",
-            "report": f"headway report {run}",
-        }
-
 
 def collect(run: Path) -> Findings:
     """Read what a run folder holds.
@@ -185,7 +194,9 @@ def collect(run: Path) -> Findings:
         raise ValueError(f"{folder.file('fit')}: {error}") from None
     controller, validation = (_mapping(folder.file(s)) if folder.file(s).exists() else None for s in ("tune", "validate"))
     steps = steps_of(read_trace(folder.file("trace")), identified) if folder.file("trace").exists() else None
-    return Findings(run, plant, controller, validation, folder.manifest(), steps)
+    refused = folder.file("export") / "refused.txt"
+    refusal = refused.read_text(encoding="utf-8").strip() if refused.is_file() else None
+    return Findings(run, plant, controller, validation, folder.manifest(), steps, refusal)
 
 
 def steps_of(trace: Trace, identified: IdentifiedPlant) -> Steps:
@@ -225,26 +236,3 @@ def _mapping(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _options(name: Any, value: Any) -> list[str]:
-    """An entry of a run's request as the options that `headway run` takes."""
-    if value is None or value is False or value == [] or value == {}:
-        return []
-    if name == "limits" and isinstance(value, Mapping):
-        return [word for k, v in value.items() for word in _options(LIMIT_OPTIONS.get(k, k), v)]
-    if name == "where" and isinstance(value, Mapping):
-        return [f"--where {shlex.quote(f'{k}={v}')}" for k, v in value.items()]
-    if isinstance(value, Mapping):
-        return []
-    if name in ("trace", "traces"):
-        return [f"--trace {shlex.quote(str(v))}" for v in _listed(value)]
-    if name == "rate_rps":
-        return [f"--rate {float(value):.10g}/s"]
-    if name == "rows" and isinstance(value, list):
-        return [f"--rows {':'.join('' if x is None else str(x) for x in value)}"]
-    return [f"--{name.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")]

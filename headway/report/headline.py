@@ -39,7 +39,10 @@ def about(found: Findings) -> str:
         transport = f", transport {given(t['transport_s'])}" if t.get("transport_s") else ""
         name = f"{t.get('name')}: " if len(found.targets) > 1 else ""
         promises.append(f"{name}TTFT {given(t.get('ttft_s'))}, ITL {given(t.get('itl_s'))}{transport}")
-    load = f"{str(spec).rsplit('/', 1)[-1]}" + (f" at {rate:g}/s" if rate is not None else "")
+    # a generator spec is shown whole, of a file only the name
+    load = (str(spec).replace(",", ", ") if "=" in str(spec) else str(spec).rsplit("/", 1)[-1]) + (
+        f" at {rate:g}/s" if rate is not None else ""
+    )
     return f"Workload {load}. Target {'; '.join(promises)}; {percent(found.epsilon, 0)} of the tokens may be late."
 
 

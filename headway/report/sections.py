@@ -8,10 +8,29 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from headway.report import figures, sentences
 from headway.report.cautions import cautions
-from headway.report.data import REGIMES, Findings, dig
+from headway.report.commands import beyond_options, commands
+from headway.report.data import REGIMES, Findings, dig, distribution_of, timeline_of
+from headway.report.figures import (
+    Curve,
+    against_load,
+    closed_loop,
+    measured_against_predicted,
+    residual_distribution,
+    residuals_in_order,
+    tail,
+)
 from headway.report.headline import about, cards, verdict
+from headway.report.sentences import (
+    attainment_sentence,
+    fit_sentence,
+    goodput_sentence,
+    itl_sentence,
+    loop_sentence,
+    margin_sentence,
+    order_sentence,
+    ttft_sentence,
+)
 from headway.report.tables import coefficient_table, gain_table, provenance_table, settings_table, side_table
 from headway.report.text import count, escape
 
@@ -48,7 +67,7 @@ def lacking(found: Findings, stage: str, what: str = "") -> str:
         HTML with the command.
     """
     said = what or f"{FILES[stage]} is not there yet."
-    return f'<p class="missing">{escape(said)} This makes it: <code>{escape(found.commands()[stage])}</code></p>'
+    return f'<p class="missing">{escape(said)} This makes it: <code>{escape(commands(found.run, found.manifest)[stage])}</code></p>'
 
 
 def opening(found: Findings) -> str:
@@ -90,9 +109,9 @@ def plant_section(found: Findings) -> str:
     parts = []
     for regime in REGIMES:
         mine, band = steps.of(regime), found.band(regime)
-        said = sentences.fit_sentence(steps, regime, band, dig(found.plant, "heldout", f"mape_{regime}"))
+        said = fit_sentence(steps, regime, band, dig(found.plant, "heldout", f"mape_{regime}"))
         if mine.any():
-            figure = figures.measured_against_predicted(steps.predicted_s[mine], steps.measured_s[mine], regime=regime, band=band)
+            figure = measured_against_predicted(steps.predicted_s[mine], steps.measured_s[mine], regime=regime, band=band)
             parts.append(shown(figure, said))
         else:
             parts.append(f"<p>{escape(said)}</p>")
@@ -111,13 +130,13 @@ def residual_section(found: Findings) -> str:
     steps, margins = found.steps, dig(found.plant, "margin") or {}
     if steps is None or len(steps.place) == 0:
         return lacking(found, "trace")
-    whole = shown(figures.residuals_in_order(steps.place, steps.residual, steps.mixed), sentences.order_sentence(steps))
+    whole = shown(residuals_in_order(steps.place, steps.residual, steps.mixed), order_sentence(steps))
     parts = []
     for regime in REGIMES:
         residual, margin = steps.residual[steps.of(regime)], margins.get(regime)
-        said = sentences.margin_sentence(residual, regime, margin, dig(found.plant, "training", "epsilon"))
+        said = margin_sentence(residual, regime, margin, dig(found.plant, "training", "epsilon"))
         if len(residual):
-            parts.append(shown(figures.residual_distribution(residual, regime=regime, margin=margin, band=found.band(regime)), said))
+            parts.append(shown(residual_distribution(residual, regime=regime, margin=margin, band=found.band(regime)), said))
         else:
             parts.append(f"<p>{escape(said)}</p>")
     return f'{whole}<div class="pair">{"".join(parts)}</div>'
@@ -135,14 +154,14 @@ def load_section(found: Findings) -> str:
     if found.controller is None:
         return lacking(found, "tune")
     curve = dig(found.controller, "tuning", "load_curve")
-    if not dig(curve, "rate_rps"):
+    if not dig(curve, "rate_rps") or None in curve["rate_rps"]:
         return lacking(found, "tune", "The controller was tuned without a look at other loads.")
     epsilon = found.epsilon if found.epsilon is not None else 0.01
     marks = {"tuned_rps": found.tuned_rps, "hull_rps": dig(curve, "hull_rps")}
-    first = figures.against_load(curve, measure="attainment", epsilon=epsilon, **marks)
-    second = figures.against_load(curve, measure="goodput_tps", **marks)
+    first = against_load(curve, measure="attainment", epsilon=epsilon, **marks)
+    second = against_load(curve, measure="goodput_tps", **marks)
     about = "Predicted on held-out seeds; each contender keeps the settings that were chosen for the tuned load."
-    pair = shown(first, sentences.attainment_sentence(curve, epsilon)) + shown(second, sentences.goodput_sentence(curve, found.tuned_rps))
+    pair = shown(first, attainment_sentence(curve, epsilon)) + shown(second, goodput_sentence(curve, found.tuned_rps))
     return f'<p>{escape(about)}</p><div class="pair">{pair}</div>'
 
 
@@ -160,28 +179,22 @@ def tail_section(found: Findings) -> str:
         return lacking(found, "validate")
     parts = []
     for name, key in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
-        curves = [c for c in _curves(data, key) if any(v is not None for v in c.value_s)]
+        curves = _curves(data, key)
         targets = {str(t.get("name")): float(t[key]) for t in found.targets if t.get(key)}
-        said = (
-            sentences.ttft_sentence(data, list(targets.values()))
-            if name == "TTFT"
-            else sentences.itl_sentence(data, max(targets.values(), default=None))
-        )
+        said = ttft_sentence(data, list(targets.values())) if name == "TTFT" else itl_sentence(data, max(targets.values(), default=None))
         parts.append(
-            shown(figures.tail(curves, name=name, targets_s=targets), said)
-            if curves
-            else lacking(found, "validate", f"No {name} was measured.")
+            shown(tail(curves, name=name, targets_s=targets), said) if curves else lacking(found, "validate", f"No {name} was measured.")
         )
     return f'<div class="pair">{"".join(parts)}</div>'
 
 
-def _curves(data: Mapping[str, Any], key: str) -> list[figures.Curve]:
+def _curves(data: Mapping[str, Any], key: str) -> list[Curve]:
     found = []
     for contender in ("best_static", "controller"):
         for predicted, side in ((False, dig(data, contender)), (True, dig(data, "predicted", contender))):
-            share, value = (dig(side, "distributions", k) or [] for k in ("share", key))
-            if share and len(share) == len(value):
-                found.append(figures.Curve(contender, share, value, predicted))
+            share, value = distribution_of(side, key)
+            if share:
+                found.append(Curve(contender, share, value, predicted))
     return found
 
 
@@ -196,16 +209,13 @@ def loop_section(found: Findings) -> str:
     """
     if found.validation is None:
         return lacking(found, "validate")
-    timeline, other = (dig(found.validation, side, "timeline") or {} for side in ("controller", "best_static"))
-    if not timeline.get("end_s"):
+    timeline, other = (timeline_of(dig(found.validation, side)) for side in ("controller", "best_static"))
+    if not timeline:
         return lacking(found, "validate", "The validation recorded no steps.")
     budget_s, setpoint_s = (dig(found.controller, k) for k in ("budget_s", "setpoint_s"))
     first, last, why = _window(timeline)
-    said = (
-        sentences.loop_sentence(timeline, other, budget_s, setpoint_s)
-        + f" It opens with steps {count(first + 1)} to {count(last + 1)}, {why}."
-    )
-    return shown(figures.closed_loop(timeline, budget_s=budget_s, setpoint_s=setpoint_s, other=other, window=(first, last)), said)
+    said = loop_sentence(timeline, other, budget_s, setpoint_s) + f" It opens with steps {count(first + 1)} to {count(last + 1)}, {why}."
+    return shown(closed_loop(timeline, budget_s=budget_s, setpoint_s=setpoint_s, other=other, window=(first, last)), said)
 
 
 def _window(timeline: Mapping[str, Any]) -> tuple[int, int, str]:
@@ -278,8 +288,14 @@ def source_section(found: Findings) -> str:
     Returns:
         HTML.
     """
-    commands = found.commands()
-    lines = [commands["run"], "", "# or stage by stage", *(commands[k] for k in ("fit", "tune", "validate", "report"))]
+    made, more = commands(found.run, found.manifest), beyond_options(found.manifest)
+    lines = [
+        *([f"# {more}"] if more else []),
+        made["run"],
+        "",
+        "# or stage by stage",
+        *(made[k] for k in ("fit", "tune", "validate", "report")),
+    ]
     return f'<pre tabindex="0">{escape(chr(10).join(lines))}</pre>{provenance_table(found)}'
 
 

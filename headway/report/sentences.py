@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headway.report.axes import FURTHEST, MOST_POINTS, distribution_range, step_axis_end, thinned
-from headway.report.data import Steps, dig
+from headway.report.data import Steps, dig, distribution_of
 from headway.report.figures import BLOCK
 from headway.report.text import change, count, given, number, percent, time
 
@@ -224,31 +224,38 @@ def itl_sentence(validation: Mapping[str, Any], target_s: float | None) -> str:
     p99 = lambda *side: time(dig(validation, *side, "itl_s", "p99"))  # noqa: E731
     text = f"99 % of the gaps are within {p99('controller')} with the controller (predicted {p99('predicted', 'controller')})"
     text += f" and within {p99('best_static')} with the best static setting (predicted {p99('predicted', 'best_static')})."
-    over = [share_above(dig(validation, side, "distributions") or {}, "itl_s", target_s) for side in ("controller", "best_static")]
-    if target_s is not None and None not in over:
-        text += f" Longer than the target of {given(target_s)} are {percent(over[0])} against {percent(over[1])} of the gaps."
+    over = [_above(dig(validation, side), target_s) for side in ("controller", "best_static")]
+    if target_s is not None and all(over):
+        text += f" Longer than the target of {given(target_s)} are {over[0]} against {over[1]} of the gaps."
     longest = [dig(validation, side, "max_gap_s") for side in ("controller", "best_static")]
     return text + f" The longest lasted {time(longest[0])} against {time(longest[1])}."
 
 
-def share_above(distribution: Mapping[str, Any], name: str, level_s: float | None) -> float | None:
+def share_above(side: Any, name: str, level_s: float | None) -> float | None:
     """Share of a distribution above a level.
 
     Args:
-        distribution: {"share": [...], name: [...]}, as validation.json holds it.
+        side: of validation.json.
         name: "ttft_s" or "itl_s".
         level_s: [s]; None if unknown.
 
     Returns:
-        The share, as exact as the curve; None if it cannot be said.
+        The share, as exact as the curve, and no less than what lies beyond its end; None if it cannot be said.
     """
-    shares, values = distribution.get("share") or [], distribution.get(name) or []
-    if level_s is None or not values or values[0] is None:
-        return None
+    shares, values = distribution_of(side, name)
     known = [(s, v) for s, v in zip(shares, values, strict=True) if v is not None]
+    if level_s is None or not known:
+        return None
     if known[-1][1] <= level_s:
-        return 1 - known[-1][0] if len(known) < len(values) else 0.0
+        return 1 - known[-1][0]
     return 1 - float(np.interp(level_s, [v for _, v in known], [s for s, _ in known], left=0.0))
+
+
+def _above(side: Any, level_s: float | None) -> str:
+    share = share_above(side, "itl_s", level_s)
+    if share is None:
+        return ""
+    return percent(share) if share > 1 - max(distribution_of(side, "itl_s")[0]) else f"at most {percent(share)}"
 
 
 def loop_sentence(timeline: Mapping[str, Any], other: Mapping[str, Any], budget_s: float | None, setpoint_s: float | None) -> str:

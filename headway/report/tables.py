@@ -153,7 +153,7 @@ def gain_table(controller: Mapping[str, Any]) -> str:
     rows.append(("budget", time(controller.get("budget_s")), "", NONE))
     rows.append(("setpoint", time(controller.get("setpoint_s")), "", NONE))
     for name, value in (dig(controller, "engine") or {}).items():
-        rows.append((f"engine.{name}", count(value) if number(value) is not None else str(value), "", NONE))
+        rows.append((f"engine.{name}", digits(value, 7) if number(value) is not None else str(value), "", NONE))
     return table(
         ("number", "value", "unit", "allowed"),
         rows,
@@ -174,7 +174,7 @@ def provenance_table(found: Findings) -> str:
     for label, seed in (("fit", dig(found.plant, "training", "seed")), ("request", dig(found.manifest, "request", "seed"))):
         rows += [(f"seed of {label}", str(seed))] if seed is not None else []
     rows += [(f"effort: {name}", str(v)) for name, v in (dig(found.controller, "tuning", "effort") or {}).items()]
-    for source in dig(found.plant, "sources") or []:
+    for source in filter(None, dig(found.plant, "sources") or []):
         rows.append((f"sha256 of {str(source.get('file')).rsplit('/', 1)[-1]}", str(source.get("sha256"))))
     for stage in (dig(found.manifest, "stages") or {}).values():
         if dig(stage, "file") != "report.html":  # it cannot hold its own hash, and an older one would be stale
