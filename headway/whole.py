@@ -90,7 +90,9 @@ class Request:
         return Request(**{**known, "traces": tuple(known["traces"]), "rows": tuple(known["rows"]) if known["rows"] else None})
 
 
-def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | None = None, live: Engine | None = None) -> dict[str, Any]:
+def run_all(
+    out: Path, request: Request, *, resume: bool, progress: Progress | None = None, live: Engine | None = None, notes: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Do every stage that is not done yet.
 
     Args:
@@ -99,6 +101,7 @@ def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | N
         resume: go on with a run that was interrupted.
         progress: called with a label and a fraction.
         live: the engine to validate on, where the caller has started one already.
+        notes: sentences to keep with the validation.
 
     Returns:
         {"run", "plant", "tuning", "validation", "report", "stages"}: the stages' own JSON, as `headway run --json` shows it.
@@ -138,16 +141,17 @@ def run_all(out: Path, request: Request, *, resume: bool, progress: Progress | N
             folder.file("fit"), plant, load, plant.limits, folder.file("tune"), objective=request.objective, effort=effort, progress=tell
         ),
     )
-    _stage(folder, "validate", progress, lambda tell: _validate(folder, request, live, tell))
+    _stage(folder, "validate", progress, lambda tell: _validate(folder, request, live, notes, tell))
     record = read_controller(folder.file("tune"))
     _stage(folder, "export", progress, lambda _: _export(folder, record))
     _stage(folder, "report", progress, lambda _: write_report(out))
     return collected(folder)
 
 
-def _validate(folder: RunFolder, request: Request, live: Engine | None, tell: Progress) -> None:
+def _validate(folder: RunFolder, request: Request, live: Engine | None, notes: tuple[str, ...], tell: Progress) -> None:
     record = read_controller(folder.file("tune"))
     load = load_of(record, workload=None, rate_rps=None, target=None)
+    load = dataclasses.replace(load, notes=[*notes, *load.notes])
     engine = live or live_engine(request.engine, preset="tiny", limits=record.limits, progress=tell)
     runs = request.runs or (20 if engine is None else 3)
     requests = int(record.workload["requests"])

@@ -198,6 +198,17 @@ def test_a_stream_that_was_broken_off_goes_first_and_is_never_shed() -> None:
     assert (found.emitted[found.emitted > 0] == 90).all()
 
 
+@pytest.mark.xfail(reason="a prompt that was begun, preempted before its first token and waits again is shed like one that never ran")
+@pytest.mark.parametrize(("order", "triage"), [("fcfs", "timeout"), ("slack", "reject")])
+def test_work_once_begun_is_finished(order: str, triage: str) -> None:
+    # the second has computed 6 of its 8 tokens when the first needs its blocks
+    policy = Policy(order=order, triage=triage, timeout=0.3, estimate=0.5)
+    found = serve([0.0, 0.005], [4, 8], [7, 2], policy, Target(0.06, 0.025), limits=Limits(12, 1, max_tokens=4))
+    assert found.preempted > 0
+    assert column(found, "prefill_tokens").sum() > 4
+    assert found.status.tolist() == [FINISHED, FINISHED]
+
+
 def test_edf_serves_the_earliest_deadline_and_fcfs_the_earliest_arrival() -> None:
     targets = (Target(10.0, 0.025), Target(1.0, 0.025))
     arrival_s, served_by = [0.0, 0.001, 0.002, 0.003], {}

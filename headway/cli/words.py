@@ -210,7 +210,11 @@ def analyse_lines(data: dict[str, Any]) -> list[str]:
             ("delay", "delay_margin_steps", " steps"),
         )
     )
-    return [f"loop       {verdict}; worst: {worst}", *(table(rows) if len(rows) > 1 else []), *warning_lines([*data["reasons"], *data.get("notes", [])])]
+    return [
+        f"loop       {verdict}; worst: {worst}",
+        *(table(rows) if len(rows) > 1 else []),
+        *warning_lines([*data["reasons"], *data.get("notes", [])]),
+    ]
 
 
 def _point(p: dict[str, Any], show: Callable[[float | None, str], str]) -> tuple[str, ...]:

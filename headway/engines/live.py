@@ -84,6 +84,8 @@ def record_stage(
     Raises:
         ValueError: an engine that is not live, an unknown preset, limits that cannot work.
     """
+    import jax
+
     from headway.experiments.kernels import LIMITS
 
     if engine == "sim":
@@ -103,7 +105,7 @@ def record_stage(
         "steps": len(y),
         "steps_mixed": int((columns["prefill_tokens"] > 0).sum()),
         "engine": engine,
-        "device": str(getattr(live, "device", "cpu")),
+        "device": jax.devices()[0].device_kind,
         "step_time_s": {"p50": float(np.median(y)), "p99": float(np.quantile(y, 0.99))},
         "limits": dataclasses.asdict(live.limits),
         "out": str(out) if out else None,
