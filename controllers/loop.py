@@ -8,7 +8,7 @@ import numpy as np
 
 from headway.controllers.laws import law_init
 from headway.controllers.policy import NEXT_STEP, RATE_TPS, pack_policy, pack_targets
-from headway.controllers.scheduler import plan
+from headway.controllers.scheduler import plan, stop
 from headway.controllers.simulator import LOG_COLUMNS, STALL, Candidate, record
 from headway.models.engine import Engine, Step
 from headway.models.goodput import Outcome
@@ -83,8 +83,10 @@ def drive(
     law_init(law, s.law)
     while e["done"] < len(workload):
         if e["n_running"] == 0 and e["head"] == e["tail"] and e["arrived"] < len(workload):
-            e["now_s"] = max(e["now_s"], s.req["arrival_s"][e["arrived"]])
+            next_s = s.req["arrival_s"][e["arrived"]]
+            e["now_s"] = max(e["now_s"], min(next_s, cut_s) if cut_s > 0 else next_s)
         if 0 < cut_s <= e["now_s"]:
+            stop(s.req, e, s.ids, p, cut_s)
             break
         if command is not None and not command(law, p):
             break

@@ -100,7 +100,7 @@ def sift_queue(req, e, ids, policy, targets):
         r = req[i]
         if r.status != WAITING:
             continue
-        if r.emitted == 0.0:
+        if not r.admitted_s >= 0.0:  # work once begun is finished
             ttft = targets[r.class_id, 0]
             if rule == REJECT and slack_s(r, e, policy, targets) < -policy[TOLERANCE] * ttft:
                 end_request(i, r, e, ids, REJECTED)
@@ -111,6 +111,7 @@ def sift_queue(req, e, ids, policy, targets):
         ids[WAITING_IDS, kept] = i
         kept += 1
     e.tail = kept
+    e.stale = 0
 
 
 @compiled_inline

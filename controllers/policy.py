@@ -85,6 +85,8 @@ class Policy:
             raise ValueError(f"order must be one of {ORDERS}, got {self.order!r}")
         if self.triage not in TRIAGES:
             raise ValueError(f"triage must be one of {TRIAGES}, got {self.triage!r}")
+        if self.order == "fcfs" and self.triage == "defer":
+            raise ValueError("triage 'defer' needs order 'edf' or 'slack', got 'fcfs'; stock order has no key to defer by")
         for name, low, high in (
             ("tolerance", -1.0, 10.0),
             ("estimate", 0.0, 100.0),

@@ -73,12 +73,13 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
     signals[4] = count_ready(req, e, ids)
     budget = min(math.floor(law_step(law, law_state, signals, policy[BUDGET_S])), policy[MAX_TOKENS])
     e.token_budget = budget
+    jammed = 0
     while True:
         e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks = 0.0, 0.0, 0.0, 0.0, 0.0
         if policy[ORDER] == FCFS:
-            compose_stock(req, e, ids, policy, budget)
+            compose_stock(req, e, ids, policy, budget, jammed)
         else:
-            compose_by_key(req, e, ids, keys, policy, targets, budget)
+            compose_by_key(req, e, ids, keys, policy, targets, budget, jammed)
         if e.n_decode + e.prefill > 0.0:
             return True
         # Unfinished prompts hold all blocks between them and none can go on: the last of them gives way.
@@ -86,6 +87,22 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
             e.stalled = 1
             return False
         preempt_last(req, e, ids)
+        jammed += 1
+
+
+@compiled
+def stop(req, e, ids, policy, cut_s):
+    """End a run of fixed length: who came during the last step is there, and time has gone on to the cut.
+
+    Args:
+        req: requests.
+        e: the books.
+        ids: id table.
+        policy: packed.
+        cut_s: end of the run [s].
+    """
+    arrive(req, e, ids, policy[BLOCK], policy[BLOCKS], policy[WATERMARK], policy[MAX_LEN])
+    e.settled_s = max(e.settled_s, cut_s)
 
 
 @compiled
@@ -109,7 +126,7 @@ def count_ready(req, e, ids):
 
 
 @compiled
-def compose_stock(req, e, ids, policy, budget):
+def compose_stock(req, e, ids, policy, budget, preempted):
     """vLLM's own order.
 
     Args:
@@ -118,8 +135,9 @@ def compose_stock(req, e, ids, policy, budget):
         ids: id table.
         policy: packed.
         budget: tokens in the step [tokens].
+        preempted: requests that this step has preempted already; nobody is admitted after a preemption.
     """
-    left, preempted, k, cut = budget, 0, 0, False
+    left, k, cut = budget, 0, False
     block = policy[BLOCK]
     cap = policy[CHUNK] if policy[CHUNK] > 0.0 else 1e18
     while k < e.n_running and left >= 1.0:
@@ -163,7 +181,7 @@ def compose_stock(req, e, ids, policy, budget):
 
 
 @compiled
-def compose_by_key(req, e, ids, keys, policy, targets, budget):
+def compose_by_key(req, e, ids, keys, policy, targets, budget, preempted):
     """Decodes first, then prompts by key: slack or deadline, aged, feasible before deferred.
 
     Args:
@@ -174,8 +192,9 @@ def compose_by_key(req, e, ids, keys, policy, targets, budget):
         policy: packed.
         targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
         budget: tokens in the step [tokens].
+        preempted: requests that this step has preempted already; nobody is admitted after a preemption.
     """
-    left, preempted, k = budget, 0, 0
+    left, k = budget, 0
     size = 0
     block = policy[BLOCK]
     while k < e.n_running and left >= 1.0:
@@ -250,6 +269,7 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
             left -= x
             if fresh:
                 admit(i, r, e, ids)
+                e.stale += 1
         else:
             bound = BOUND_BY_KV
             blocked += 1

@@ -16,7 +16,7 @@ from headway.controllers.policy import (
     pack_policy,
     pack_targets,
 )
-from headway.controllers.scheduler import plan
+from headway.controllers.scheduler import plan, stop
 from headway.models.compiled import compiled, compiled_inline, compiled_parallel
 from headway.models.goodput import CLEAN_SHARE, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome
 from headway.models.identified import IdentifiedPlant
@@ -88,7 +88,7 @@ def record(e, row):
     """
     row[0], row[1] = e.now_s, e.last_step_s
     row[2], row[3], row[4], row[5], row[6] = e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks
-    row[7], row[8], row[9] = e.token_budget, e.n_running, e.tail - e.head
+    row[7], row[8], row[9] = e.token_budget, e.n_running, e.tail - e.head - e.stale
     row[10], row[11] = e.bound, e.free
 
 
@@ -121,8 +121,10 @@ def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, pla
     n, length, next_step = len(req), len(decode_noise), policy[NEXT_STEP] > 0.0
     while e.done < n:
         if e.n_running == 0 and e.head == e.tail and e.arrived < n:
-            e.now_s = max(e.now_s, req[e.arrived].arrival_s)
+            next_s = req[e.arrived].arrival_s
+            e.now_s = max(e.now_s, min(next_s, cut_s) if cut_s > 0.0 else next_s)
         if cut_s > 0.0 and e.now_s >= cut_s:
+            stop(req, e, ids, policy, cut_s)
             break
         if not plan(req, books, ids, keys, law_state, policy, law, targets, signals):
             if e.stalled != 0:
@@ -139,13 +141,42 @@ def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, pla
 
 
 @compiled
-def measure(req, books, gaps, out):
+def p99_gap(gaps, targets):
+    """The gap at the client that 99 % of the gaps do not exceed.
+
+    Args:
+        gaps: histogram at the engine, shape (classes, GAP_BINS).
+        targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
+
+    Returns:
+        Upper edge of its bin [s]; NaN where there was no gap.
+    """
+    wanted = 0.99 * gaps.sum()
+    if wanted == 0.0:
+        return np.nan
+    slowest = targets[:, 3].max()
+    below = np.zeros(gaps.shape[0])
+    reached = np.zeros(gaps.shape[0], np.int64)
+    for b in range(GAP_BINS):
+        edge = GAP_LOW_S * GAP_RATIO ** (b + 1.0) + slowest
+        for c in range(gaps.shape[0]):
+            while reached[c] < GAP_BINS and GAP_LOW_S * GAP_RATIO ** (reached[c] + 1.0) + targets[c, 3] <= edge * (1.0 + 1e-12):
+                below[c] += gaps[c, reached[c]]
+                reached[c] += 1
+        if below.sum() >= wanted:
+            return edge
+    return np.nan
+
+
+@compiled
+def measure(req, books, gaps, targets, out):
     """The figures that a search compares, per run.
 
     Args:
         req: requests, books closed.
         books: the engine's.
         gaps: histogram, shape (classes, GAP_BINS).
+        targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
         out: shape (MEASURES,), changed in place.
     """
     on, owed, clean, shed, tokens, longest, arrived = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -154,7 +185,8 @@ def measure(req, books, gaps, out):
         on += r.on_time
         owed += r.owed
         tokens += r.emitted
-        longest = max(longest, r.max_gap_s)
+        if r.max_gap_s > 0.0:
+            longest = max(longest, r.max_gap_s + targets[r.class_id, 3])
         arrived += 1.0 if r.status != FUTURE else 0.0
         if r.status >= REJECTED:
             shed += 1.0
@@ -164,13 +196,7 @@ def measure(req, books, gaps, out):
     span = max(end_s - req[0].arrival_s, 1e-9)
     out[ATTAINMENT], out[CLEAN], out[SHED] = on / max(owed, 1e-9), clean / max(arrived, 1.0), shed / max(arrived, 1.0)
     out[GOODPUT_TPS], out[THROUGHPUT_TPS] = on / span, tokens / span
-    total, below = gaps.sum(), 0
-    for b in range(GAP_BINS):
-        for c in range(gaps.shape[0]):
-            below += gaps[c, b]
-        if below >= 0.99 * total:
-            out[ITL_P99_S] = GAP_LOW_S * GAP_RATIO ** (b + 1.0)
-            break
+    out[ITL_P99_S] = p99_gap(gaps, targets)
     out[MAX_GAP_S], out[STEPS], out[ON_TIME], out[OWED], out[END_S] = longest, books[0].step, on, owed, end_s
 
 
@@ -220,7 +246,7 @@ def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, 
             log,
         )
         if fine:
-            measure(mine, book, gaps[t], out[q, m])
+            measure(mine, book, gaps[t], targets, out[q, m])
         else:
             out[q, m, :] = np.nan
 

@@ -67,8 +67,16 @@ def write_json(path: Path, value: Any) -> None:
         value: plain values; NaN and infinity become null.
     """
     text = json.dumps(without_nan(value), indent=1)
-    # a list of plain numbers reads, and stores, better on one line
-    write_whole(path, re.sub(r"\[[\s\d.,eE+\-nul]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text) + "\n")
+    # a list of plain numbers reads, and stores, better on one line; strings are matched first, so that none is touched
+    write_whole(
+        path,
+        re.sub(
+            r'"(?:[^"\\]|\\.)*"|\[[\s\d.,eE+\-nul]*\]',
+            lambda found: found[0] if found[0][0] == '"' else re.sub(r"\s+", " ", found[0]),
+            text,
+        )
+        + "\n",
+    )
 
 
 def read_json(path: Path) -> Any:
@@ -196,7 +204,12 @@ class RunFolder:
             stage: one of STAGES, its file written.
             seconds: that it took [s].
             facts: more to remember, such as seeds.
+
+        Raises:
+            ValueError: the stage left no file.
         """
+        if not self.file(stage).exists():
+            raise ValueError(f"{self.file(stage)}: stage {stage} left no file")
         known = self.manifest()
         entry = {"file": STAGES[stage], "sha256": sha256_of(self.file(stage)), "seconds": round(seconds, 3), **facts}
         known.setdefault("stages", {})[stage] = entry

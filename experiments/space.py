@@ -126,5 +126,6 @@ class Space:
         rows = []
         for f in self.free:
             value = float(getattr(candidate.law if f.name in LAW_FIELDS else candidate.policy, f.name))
+            value = math.inf if f.name == "chunk_tokens" and value == 0 else value
             rows.append((math.log2(max(value, 1.0)) if f.log2 else value) / f.unit)
         return np.clip(rows, self.low, self.high)

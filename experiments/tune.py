@@ -213,9 +213,9 @@ def tune(problem: Problem, effort: Effort = Effort(), *, free: tuple[str, ...] |
     say("Sobol points", 0.15)
     points, scores = _search(problem, space, train, effort, say)
     say("held-out seeds", 0.9)
-    chosen = choose(points, scores, problem.objective)
+    chosen = choose(points, scores, problem.objective, floor=max(static_score, early_score))
     candidate, settings = space.candidate(points[chosen]), space.values(points[chosen])
-    if max(static_score, early_score) > scores[chosen, 0]:
+    if max(static_score, early_score) > scores[:, 0].max():
         # Nothing beat the static settings even on the training seeds: hand the better of them on, and say so.
         setting = static if static_score >= early_score else early
         candidate, settings = setting.candidate(), setting.to_json()
@@ -226,13 +226,14 @@ def _silent(_label: str, _fraction: float) -> None:
     """Nobody listens."""
 
 
-def choose(points: list[np.ndarray], scores: np.ndarray, objective: str) -> int:
+def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: float = 0.0) -> int:
     """The candidate to keep: the best by the objective; for attainment, the one with most clean requests among near ties.
 
     Args:
         points: tried, in units.
         scores: objective, attainment, clean share, shape (points, 3).
         objective: one of OBJECTIVES.
+        floor: attainment of the best static setting, in [0, 1]: a near tie does not give up the lead over it.
 
     Returns:
         Index into points.
@@ -240,7 +241,7 @@ def choose(points: list[np.ndarray], scores: np.ndarray, objective: str) -> int:
     value = scores[: len(points), 0]
     if objective != "attainment":
         return int(np.argmax(value))
-    near = np.flatnonzero(value >= value.max() - NEAR)
+    near = np.flatnonzero(value >= max(value.max() - NEAR, min(floor, value.max())))
     return int(near[np.argmax(scores[near, 2])])
 
 

@@ -304,6 +304,6 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
         shed=share(lost.sum(), counts.sum()),
         preempted=int(sum(o.preempted for o in outcomes)),
         binding={k: share(v, steps.sum()) for k, v in zip(("none", "kv", "running", "budget"), steps, strict=True)},
-        load=max(set(verdicts), key=verdicts.count) if len(set(verdicts)) == 1 or len(verdicts) > 2 else "uncertain",
+        load=next((v for v in ("stable", "unstable") if 2 * verdicts.count(v) > len(verdicts)), "uncertain"),
         classes=by_class,
     )

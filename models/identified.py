@@ -118,18 +118,32 @@ class IdentifiedPlant:
             raise ValueError(f"expected schema 'headway/plant/1', found {found!r}; is this the plant.json of `headway fit`?")
         if data.get("structure") not in PLANTS:
             raise ValueError(f"unknown structure {data.get('structure')!r}; this version knows {sorted(PLANTS)}")
+        for name, kind in (("coefficients", dict), ("residuals", dict), ("engine", dict), ("hull", dict), ("margin", dict)):
+            if not isinstance(data.get(name), kind):
+                raise ValueError(f"plant.json lacks or misstates {name!r}, a mapping of names; write it anew with `headway fit`")
+        at = "coefficients"
         try:
             values = {name: float(row["value"]) for name, row in data["coefficients"].items()}
-            plant = PLANTS[data["structure"]].from_coefficients(values)
-            noise = Noise(*(np.asarray(data["residuals"][regime], float) for regime in ("decode", "mixed")))
-            limits = Limits(**data["engine"])
-            hull = Hull(**{k: float(v) for k, v in data["hull"].items()})
             interval = {n: (float(r["ci95"][0]), float(r["ci95"][1])) for n, r in data["coefficients"].items() if r.get("ci95")}
+            at = "residuals"
+            noise = Noise(*(np.asarray(data["residuals"][regime], float) for regime in ("decode", "mixed")))
+            at = "engine"
+            limits = Limits(**{k: v if k in ("reservation", "first_token") else _number(k, v) for k, v in data["engine"].items()})
+            at = "hull"
+            hull = Hull(**{k: float(v) for k, v in data["hull"].items()})
+            at = "margin"
             margin = {k: None if v is None else float(v) for k, v in data["margin"].items()}
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"plant.json lacks or misstates {error}; write it anew with `headway fit`") from None
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise ValueError(f"plant.json lacks or misstates {at}: {error}; write it anew with `headway fit`") from None
+        plant = PLANTS[data["structure"]].from_coefficients(values)
         if not (np.isfinite(noise.decode).all() and np.isfinite(noise.mixed).all()):
             raise ValueError("residuals must be finite numbers; write plant.json anew with `headway fit`")
         limits.check()
         known = {"schema", "structure", "coefficients", "margin", "hull", "engine", "residuals"}
         return IdentifiedPlant(plant, noise, hull, margin, interval, limits, {k: v for k, v in data.items() if k not in known})
+
+
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return value

@@ -188,5 +188,7 @@ def admit(i, r, e, ids):
         ids: id table.
     """
     r.status = RUNNING
+    if not r.admitted_s >= 0.0:
+        r.admitted_s = e.now_s
     ids[RUNNING_IDS, e.n_running] = i
     e.n_running += 1

@@ -54,7 +54,7 @@ def _blocks(residual: np.ndarray, rng: np.random.Generator, length: int) -> np.n
     size = len(residual)
     if size == 0:
         return np.ones(length)
-    block = min(BLOCK, size)
-    starts = rng.integers(0, size - block + 1, -(-length // block))
-    index = (starts[:, None] + np.arange(block)).ravel()[:length]
+    block = min(BLOCK, max(1, size // 10))
+    starts = rng.integers(0, size, -(-length // block))
+    index = (starts[:, None] + np.arange(block)).ravel()[:length] % size
     return np.exp(residual[index])

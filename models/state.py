@@ -29,6 +29,7 @@ REQUEST = np.dtype(
         ("owed", "f8"),  # tokens owed
         ("max_gap_s", "f8"),  # longest gap [s]
         ("status", "i8"),  # see headway.models.goodput
+        ("admitted_s", "f8"),  # when it was first admitted, NaN until then [s]
         ("take", "f8"),  # tokens in this step: a chunk, -1 for a decode, 0 for nothing
     ]
 )
@@ -44,6 +45,7 @@ BOOKS = np.dtype(
         ("head", "i8"),  # the queue is ids[WAITING_IDS, head:tail]
         ("tail", "i8"),
         ("n_released", "i8"),
+        ("stale", "i8"),  # places in the queue of requests that were admitted and not yet closed up
         ("free", "i8"),  # free cache blocks
         ("preempted", "i8"),
         ("step", "i8"),
@@ -119,6 +121,6 @@ def new_state(
     n = len(arrival_s)
     req, books = np.zeros(n, REQUEST), np.zeros(1, BOOKS)
     req["arrival_s"], req["prompt"], req["output"], req["class_id"], req["goal"] = arrival_s, prompt, output, class_id, prompt
-    req["ttft_s"] = np.nan
+    req["ttft_s"], req["admitted_s"] = np.nan, np.nan
     books["free"], books["rate_tps"], books["last_step_s"] = n_blocks, rate_tps, np.nan
     return State(req, books, np.zeros((4, 2 * n + 2), np.int64), np.zeros(n), np.zeros(4), np.zeros((n_classes, GAP_BINS), np.int64))

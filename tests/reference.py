@@ -35,6 +35,7 @@ class Request:
     to_compute: int
     computed: int = 0
     blocks: int = 0
+    begun: bool = False
     status: str = "future"
     token_times_s: list[float] = dataclasses.field(default_factory=list)
 
@@ -169,7 +170,7 @@ class Reference:
             return False
         self.waiting.remove(r)
         self.running.append(r)
-        r.status = "running"
+        r.status, r.begun = "running", True
         self.takes[r] = ("chunk", tokens)
         return True
 
@@ -190,7 +191,7 @@ class Reference:
 
     def shed(self) -> None:
         for r in list(self.waiting):
-            if r.emitted:
+            if r.begun:
                 continue
             if self.policy.triage == "reject" and self.infeasible(r):
                 self.waiting.remove(r)

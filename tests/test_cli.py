@@ -53,8 +53,33 @@ def spoken(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0)
     return json.loads(out)
 
 
-FIGURES = {"requests", "attainment", "request_attainment", "goodput_tps", "throughput_tps", "ttft_s", "itl_s", "tpot_s", "max_gap_s", "shed", "preempted"}
-SCORE = {"steps", "steps_mixed", "mape", "median_ape", "mape_decode", "mape_mixed", "p90_ape", "max_ape", "max_ape_all", "coverage90", "rows", "warnings"}
+FIGURES = {
+    "requests",
+    "attainment",
+    "request_attainment",
+    "goodput_tps",
+    "throughput_tps",
+    "ttft_s",
+    "itl_s",
+    "tpot_s",
+    "max_gap_s",
+    "shed",
+    "preempted",
+}
+SCORE = {
+    "steps",
+    "steps_mixed",
+    "mape",
+    "median_ape",
+    "mape_decode",
+    "mape_mixed",
+    "p90_ape",
+    "max_ape",
+    "max_ape_all",
+    "coverage90",
+    "rows",
+    "warnings",
+}
 
 
 def test_fit_and_score_speak_the_agreed_names(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +138,9 @@ def test_tune_speaks_the_agreed_names(controller: Path, capsys: pytest.CaptureFi
     assert {"margin", "aging_rate"} <= set(tuning["heldout"]["settings"]) or tuning["outcome"] == "no better"
 
 
-def test_validate_speaks_the_agreed_names_and_its_exit_status_is_the_verdict(controller: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_speaks_the_agreed_names_and_its_exit_status_is_the_verdict(
+    controller: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "validation.json"
     status = main(["validate", str(controller), "--runs", "4", "--out", str(out), "--json"])
     data = json.loads(capsys.readouterr().out)
@@ -161,7 +188,13 @@ ERRORS = {
 
 @pytest.mark.parametrize("line", ERRORS)
 def test_bad_input_gets_one_line_exit_2_and_nothing_is_written(
-    line: str, trace: Path, plant: Path, controller: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str,
+    trace: Path,
+    plant: Path,
+    controller: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
@@ -176,11 +209,27 @@ def test_bad_input_gets_one_line_exit_2_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_was_killed_goes_on_where_it_stood(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_was_killed_goes_on_where_it_stood(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import headway.whole as whole
 
     out = tmp_path / "run"
-    arguments = ["run", "--trace", str(trace), "--workload", LOAD, "--target", TARGET, "--requests", "100", "--kv-tokens", "200k", "--out", str(out)]
+    arguments = [
+        "run",
+        "--trace",
+        str(trace),
+        "--workload",
+        LOAD,
+        "--target",
+        TARGET,
+        "--requests",
+        "100",
+        "--kv-tokens",
+        "200k",
+        "--out",
+        str(out),
+    ]
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -204,7 +253,21 @@ def test_a_run_that_was_killed_goes_on_where_it_stood(trace: Path, tmp_path: Pat
 
 def test_a_changed_file_of_a_finished_stage_is_made_anew(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    arguments = ["run", "--trace", str(trace), "--workload", LOAD, "--target", TARGET, "--requests", "60", "--kv-tokens", "200k", "--out", str(out)]
+    arguments = [
+        "run",
+        "--trace",
+        str(trace),
+        "--workload",
+        LOAD,
+        "--target",
+        TARGET,
+        "--requests",
+        "60",
+        "--kv-tokens",
+        "200k",
+        "--out",
+        str(out),
+    ]
     assert main(arguments) == 0
     content = (out / "plant.json").read_text()
     (out / "plant.json").write_text(content[: len(content) // 2])

@@ -127,16 +127,13 @@ def test_a_cut_run_owes_what_was_due(problem: Problem) -> None:
     cut_s = 0.6 * whole.end_s
     assume(whole.steps and whole.steps[0]["end_s"] < cut_s)
     wanted = problem.reference(cut_s)
-    last = wanted.steps[-1]
-    late = [r for r in wanted.requests if last["end_s"] - last["step_time_s"] < r.arrival_s <= last["end_s"]]
-    assume(whole.jams == 0 and not late)
+    assume(whole.jams == 0)
     found = run(problem, cut_s)
     assert_same_requests(found, wanted)
-    assert found.end_s == pytest.approx(last["end_s"], rel=1e-9)
+    assert found.end_s == pytest.approx(wanted.end_s, rel=1e-9)
     assert (found.owed[found.status == FUTURE] == 0).all()
 
 
-@pytest.mark.xfail(reason="a prompt preempted because the cache jammed is admitted again in the same step, before those that it jams")
 @pytest.mark.parametrize("triage", ["none", "defer", "reject", "timeout"])
 def test_two_prompts_that_jam_the_cache_both_end(triage: str) -> None:
     # each fits alone; together they fill the pool half done, and the one that came last always has the least slack
@@ -148,13 +145,11 @@ def test_two_prompts_that_jam_the_cache_both_end(triage: str) -> None:
     assert_same_requests(found, wanted)
 
 
-@pytest.mark.xfail(reason="requests admitted by key stay in the logged queue for one step")
 def test_the_log_counts_only_those_who_wait() -> None:
     found = run(plain([0.0], [4], [3], Limits(100, 1), Policy(order="slack", triage="none"), 10.0))
     assert columns(found)["waiting"].tolist() == [0, 0, 0]
 
 
-@pytest.mark.xfail(reason="a request that came during the last step of a cut run is not counted")
 def test_who_came_during_the_last_step_of_a_cut_run_is_there() -> None:
     problem = plain([0.0, 0.001], [4, 4], [9, 9], Limits(100, 1), Policy(order="fcfs", triage="none"), 10.0, Target(0.004, 0.025))
     found = run(problem, cut_s=0.005)
@@ -162,7 +157,6 @@ def test_who_came_during_the_last_step_of_a_cut_run_is_there() -> None:
     assert found.owed.tolist() == problem.reference(0.005).owed == [1, 1]
 
 
-@pytest.mark.xfail(reason="the span of a cut run ends with its last step")
 def test_a_cut_run_lasts_to_the_cut() -> None:
     policy = Policy(order="fcfs", triage="none")
     found = run(plain([0.0, 100.0], [4, 4], [5, 5], Limits(100, 1), policy, 10.0), cut_s=10.0)
@@ -253,7 +247,9 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
     slower = Draw(drawn.workload, 1.3 * drawn.decode, 1.3 * drawn.mixed)
     draws, candidates = [drawn, slower], [candidate, other, candidate]
     measures = evaluate(identified, candidates, draws, targets, limits, stretch=np.array([1.0, 1.0, 1.5]), cut_s=20.0)
-    assert np.array_equal(measures, evaluate(identified, candidates, draws, targets, limits, stretch=np.array([1.0, 1.0, 1.5]), cut_s=20.0))
+    assert np.array_equal(
+        measures, evaluate(identified, candidates, draws, targets, limits, stretch=np.array([1.0, 1.0, 1.5]), cut_s=20.0), equal_nan=True
+    )
     for q, m in np.ndindex(3, 2):
         w, row = drawn.workload, measures[q, m]
         stretched = Workload(w.arrival_s * [1.0, 1.0, 1.5][q], w.prompt_tokens, w.output_tokens, w.class_id)
@@ -265,7 +261,7 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
             GOODPUT_TPS: figures.goodput_tps,
             THROUGHPUT_TPS: figures.throughput_tps,
             SHED: figures.shed,
-            MAX_GAP_S: alone.max_gap_s.max(),
+            MAX_GAP_S: figures.max_gap_s or 0.0,
             STEPS: alone.steps,
             ON_TIME: alone.on_time.sum(),
             OWED: alone.owed.sum(),
@@ -273,7 +269,7 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
             LATE: 0.0,
         }
         assert {k: row[k] for k in wanted} == pytest.approx(wanted, rel=1e-12)
-        if all(t.transport_s == 0 for t in targets) and alone.gaps.sum():
+        if len({t.transport_s for t in targets}) == 1 and alone.gaps.sum():
             assert row[ITL_P99_S] == pytest.approx(figures.itl_s["p99"], rel=1e-9)
 
 
