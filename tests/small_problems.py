@@ -70,11 +70,11 @@ def problems(draw, orders: tuple[str, ...] = ORDERS, triages: tuple[str, ...] = 
         chunk_tokens=draw(st.sampled_from([0.0, 16.0, 50.0, 500.0])),
         running_limit=float(draw(st.integers(1, 12))),
     )
-    tokens = float(draw(st.integers(1, 400)))
+    tokens, most = float(draw(st.integers(1, 400))), float(draw(st.sampled_from([20, 60, 400])))
     law = {
         "static": StaticLaw(tokens),
-        "updown": UpDownLaw(initial_tokens=tokens, most_tokens=400.0),
-        "pi": PILaw(slope_s_per_token=4.1e-5, initial_tokens=tokens, most_tokens=400.0),
+        "updown": UpDownLaw(up_tokens=8.5, initial_tokens=tokens, most_tokens=most),
+        "pi": PILaw(kp=0.25, ki=0.35, slope_s_per_token=4.1e-5, initial_tokens=tokens, most_tokens=most),
     }[draw(st.sampled_from(["static", "updown", "pi"]))]
     terms = np.array([[6e-3, 1e-4, 1e-6, 0.0, 0.0, 0.0], [7e-3, 1e-4, 1e-6, 4e-5, 1e-8, 5e-4]]) * rng.uniform(0.5, 1.5, (2, 6))
     targets = tuple(

@@ -76,10 +76,10 @@ def assert_same_requests(found: Outcome, wanted: Verdict) -> None:
     np.testing.assert_allclose(found.max_gap_s, longest_s, rtol=1e-9, atol=1e-12)
 
 
-def assert_same_steps(found: Outcome, wanted: Verdict, but: tuple[str, ...] = ()) -> None:
+def assert_same_steps(found: Outcome, wanted: Verdict) -> None:
     assert (found.steps, found.preempted) == (len(wanted.steps), wanted.preempted)
     log = columns(found)
-    for name in set(LOG_COLUMNS) - {"binding", *but}:
+    for name in set(LOG_COLUMNS) - {"binding"}:
         np.testing.assert_allclose(log[name], [s[name] for s in wanted.steps], rtol=1e-9, err_msg=name)
     assert [BINDING[int(b)] for b in log["binding"]] == [s["binding"] for s in wanted.steps]
     assert found.binding.tolist() == [sum(s["binding"] == b for s in wanted.steps) for b in BINDING]
@@ -89,12 +89,10 @@ def assert_same_steps(found: Outcome, wanted: Verdict, but: tuple[str, ...] = ()
 @given(problems())
 def test_the_compiled_simulator_equals_the_plain_one(problem: Problem) -> None:
     wanted = problem.reference()
-    assume(wanted.jams == 0)  # a jam has its own test
     found = run(problem)
     assert found.end_s == pytest.approx(wanted.end_s, rel=1e-9)
     assert_same_requests(found, wanted)
-    # by key, a request admitted in a step stays in the count of those that wait until the next step is composed
-    assert_same_steps(found, wanted, but=() if problem.candidate.policy.order == "fcfs" else ("waiting",))
+    assert_same_steps(found, wanted)
     gaps = np.zeros(GAP_BINS, int)
     for r in wanted.requests:
         for before, after in pairwise(r.token_times_s):
@@ -115,9 +113,8 @@ def test_they_agree_where_the_cache_is_short(order: str, reservation: str, seed:
     problem = plain(np.cumsum(rng.exponential(0.03, 40)), prompt, output, limits, policy, 128.0, plant=plant)
     wanted = problem.reference()
     assert wanted.preempted > 5
-    assert wanted.jams == 0
     assert_same_requests(run(problem), wanted)
-    assert_same_steps(run(problem), wanted, but=("waiting",))
+    assert_same_steps(run(problem), wanted)
 
 
 @settings(max_examples=60)
@@ -126,10 +123,9 @@ def test_a_cut_run_owes_what_was_due(problem: Problem) -> None:
     whole = problem.reference()
     cut_s = 0.6 * whole.end_s
     assume(whole.steps and whole.steps[0]["end_s"] < cut_s)
-    wanted = problem.reference(cut_s)
-    assume(whole.jams == 0)
-    found = run(problem, cut_s)
+    wanted, found = problem.reference(cut_s), run(problem, cut_s)
     assert_same_requests(found, wanted)
+    assert_same_steps(found, wanted)
     assert found.end_s == pytest.approx(wanted.end_s, rel=1e-9)
     assert (found.owed[found.status == FUTURE] == 0).all()
 
@@ -245,14 +241,12 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
     identified, candidate, drawn, targets, limits = problem
     other = Candidate(StaticLaw(64.0), Policy(order="fcfs", triage="none", running_limit=8.0))
     slower = Draw(drawn.workload, 1.3 * drawn.decode, 1.3 * drawn.mixed)
-    draws, candidates = [drawn, slower], [candidate, other, candidate]
-    measures = evaluate(identified, candidates, draws, targets, limits, stretch=np.array([1.0, 1.0, 1.5]), cut_s=20.0)
-    assert np.array_equal(
-        measures, evaluate(identified, candidates, draws, targets, limits, stretch=np.array([1.0, 1.0, 1.5]), cut_s=20.0), equal_nan=True
-    )
+    draws, candidates, stretch = [drawn, slower], [candidate, other, candidate], np.array([1.0, 1.0, 1.5])
+    measures, again = (evaluate(identified, candidates, draws, targets, limits, stretch=stretch, cut_s=20.0) for _ in range(2))
+    assert np.array_equal(measures, again, equal_nan=True)
     for q, m in np.ndindex(3, 2):
         w, row = drawn.workload, measures[q, m]
-        stretched = Workload(w.arrival_s * [1.0, 1.0, 1.5][q], w.prompt_tokens, w.output_tokens, w.class_id)
+        stretched = Workload(w.arrival_s * stretch[q], w.prompt_tokens, w.output_tokens, w.class_id)
         alone = simulate(identified, candidates[q], draws[m]._replace(workload=stretched), targets, limits, cut_s=20.0)
         figures = summarise([alone], targets)
         wanted = {
@@ -269,8 +263,9 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
             LATE: 0.0,
         }
         assert {k: row[k] for k in wanted} == pytest.approx(wanted, rel=1e-12)
-        if len({t.transport_s for t in targets}) == 1 and alone.gaps.sum():
-            assert row[ITL_P99_S] == pytest.approx(figures.itl_s["p99"], rel=1e-9)
+        # where classes have transports of their own, the search's p99 is exact to a bin
+        p99_s = figures.itl_s["p99"]
+        assert row[ITL_P99_S] == pytest.approx(math.nan if p99_s is None else p99_s, rel=0.0091, nan_ok=True)
 
 
 @pytest.mark.parametrize("order", ["fcfs", "edf", "slack"])
