@@ -18,7 +18,7 @@ from headway.controllers.policy import (
 )
 from headway.controllers.scheduler import plan, stop
 from headway.models.compiled import compiled, compiled_inline, compiled_parallel
-from headway.models.goodput import CLEAN_SHARE, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome
+from headway.models.goodput import CLEAN_SHARE, FINISHED, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.settlement import close_books, outcome_of, settle
 from headway.models.signals import Limits, Target
@@ -179,7 +179,7 @@ def measure(req, books, gaps, targets, out):
         targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
         out: shape (MEASURES,), changed in place.
     """
-    on, owed, clean, shed, tokens, longest, arrived = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    on, owed, clean, shed, tokens, longest, arrived, decided = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for i in range(len(req)):
         r = req[i]
         on += r.on_time
@@ -188,13 +188,14 @@ def measure(req, books, gaps, targets, out):
         if r.max_gap_s > 0.0:
             longest = max(longest, r.max_gap_s + targets[r.class_id, 3])
         arrived += 1.0 if r.status != FUTURE else 0.0
+        decided += 1.0 if r.owed > 0.0 or r.status >= FINISHED else 0.0
         if r.status >= REJECTED:
             shed += 1.0
         elif r.met > 0.0 and r.on_time >= CLEAN_SHARE * r.owed - 1e-9:
             clean += 1.0
     end_s = books[0].settled_s
     span = max(end_s - req[0].arrival_s, 1e-9)
-    out[ATTAINMENT], out[CLEAN], out[SHED] = on / max(owed, 1e-9), clean / max(arrived, 1.0), shed / max(arrived, 1.0)
+    out[ATTAINMENT], out[CLEAN], out[SHED] = on / max(owed, 1e-9), clean / max(decided, 1.0), shed / max(arrived, 1.0)
     out[GOODPUT_TPS], out[THROUGHPUT_TPS] = on / span, tokens / span
     out[ITL_P99_S] = p99_gap(gaps, targets)
     out[MAX_GAP_S], out[STEPS], out[ON_TIME], out[OWED], out[END_S] = longest, books[0].step, on, owed, end_s

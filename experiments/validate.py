@@ -12,7 +12,7 @@ from headway.controllers.loop import drive
 from headway.controllers.simulator import Candidate, Draw, draw, simulate
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.engine import Engine
-from headway.models.goodput import GAP_BINS, GAP_LOW_S, GAP_RATIO, Goodput, Outcome, summarise
+from headway.models.goodput import FINISHED, GAP_BINS, GAP_LOW_S, GAP_RATIO, Goodput, Outcome, summarise
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
@@ -142,7 +142,8 @@ def distributions(outcomes: list[Outcome], targets: tuple[Target, ...]) -> dict[
     """
     share = np.concatenate([np.linspace(0, 0.9, 46), 1 - np.geomspace(0.1, 0.0005, 40)[1:]])
     transport = np.array([t.transport_s for t in targets])
-    ttft = np.concatenate([np.nan_to_num(o.ttft_s, nan=np.inf) + transport[o.class_id] for o in outcomes])
+    known = [(o.owed > 0) | (o.status >= FINISHED) for o in outcomes]  # not those cut off before their first token was due
+    ttft = np.concatenate([(np.nan_to_num(o.ttft_s, nan=np.inf) + transport[o.class_id])[k] for o, k in zip(outcomes, known, strict=True)])
     gaps = np.sum([o.gaps for o in outcomes], axis=0)
     edges = (GAP_LOW_S * GAP_RATIO ** (np.arange(GAP_BINS) + 0.5) + transport[:, None]).ravel()
     order = np.argsort(edges, kind="stable")

@@ -35,8 +35,8 @@ WORKLOAD = "gamma:rate={rate:.3g}/s,cv=2,prompt=lognormal(median=160,sigma=0.9,m
 STEPS = 3000
 """Length of a recording [steps]."""
 
-CHECK_STEPS = 240
-"""Steps run before anything else, to see whether this machine is the one the trace tells of."""
+CHECK_STEPS, SETTLED_STEPS = 400, 160
+"""Steps run before anything else, to see whether this machine is the one the trace tells of; the first of them only settle."""
 
 SAME = 0.15
 """A median step within this of the plant counts as the same machine."""
@@ -67,7 +67,10 @@ def run_demo(out: Path, engine: str, *, progress: Progress | None = None) -> dic
     live = live_engine(engine, preset="tiny", limits=_limits(), progress=progress)
     with resources.as_file(resources.files("headway").joinpath("assets", TRACE)) as embedded:
         known = fit(read_trace([embedded]), limits=_limits()).plant
-        factor = 1.0 if live is None else pace(known, record_trace(live, steps=CHECK_STEPS, seed=7))
+        factor = 1.0
+        if live is not None:
+            look = record_trace(live, steps=CHECK_STEPS, seed=7)
+            factor = pace(known, {name: column[SETTLED_STEPS:] for name, column in look.items()})
         same = abs(math.log(factor)) <= math.log(1 + SAME)
         trace = embedded
         if not same:

@@ -146,7 +146,7 @@ class Goodput:
     Args:
         requests: that arrived.
         attainment: tokens on time / tokens owed, in [0, 1].
-        request_attainment: share of clean requests, in [0, 1].
+        request_attainment: share of clean requests, in [0, 1]; those cut off before their first token was due are left out.
         goodput_tps: tokens on time per second from the first arrival to the last token [tokens/s].
         throughput_tps: tokens per second over the same time [tokens/s].
         ttft_s: quantiles by name [s]; None where no request got a token.
@@ -270,9 +270,11 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
     ttft_at = np.array([t.ttft_s for t in targets])
     lost = status >= REJECTED
     counts = status != FUTURE
+    # cut off while it waited, its first token not yet due: nobody knows what would have become of it
+    decided = counts & ~(((status == WAITING) | (status == RUNNING)) & (owed == 0))
     ttft = both("ttft_s") + transport[classes]
     met = np.nan_to_num(ttft, nan=np.inf) <= ttft_at[classes] + 1e-12
-    clean = counts & met & (on_time >= CLEAN_SHARE * owed - 1e-9) & ~lost
+    clean = decided & met & (on_time >= CLEAN_SHARE * owed - 1e-9) & ~lost
     e2e = both("last_s") - both("arrival_s")
     many = (status == FINISHED) & (emitted > 1)
     tpot = (e2e[many] + transport[classes[many]] - ttft[many]) / (emitted[many] - 1)
@@ -283,21 +285,21 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
     share = lambda part, whole: float(part / whole) if whole > 0 else float("nan")  # noqa: E731
     by_class = {}
     for c, target in enumerate(targets):
-        mine = counts & (classes == c)
+        mine, known = counts & (classes == c), decided & (classes == c)
         if mine.any():
             by_class[target.name] = {
                 "attainment": share(on_time[mine].sum(), owed[mine].sum()) if owed[mine].sum() > 0 else None,
-                "request_attainment": share(clean[mine].sum(), mine.sum()),
+                "request_attainment": share(clean[known].sum(), known.sum()) if known.any() else None,
                 "shed": share(lost[mine].sum(), mine.sum()),
             }
     verdicts = [load_verdict(o) for o in outcomes]
     return Goodput(
         requests=int(counts.sum()),
         attainment=share(on_time.sum(), owed.sum()),
-        request_attainment=share(clean.sum(), counts.sum()),
+        request_attainment=share(clean.sum(), decided.sum()),
         goodput_tps=float(on_time.sum() / span),
         throughput_tps=float(emitted.sum() / span),
-        ttft_s=quantiles(np.where(np.isnan(ttft[counts & ~lost]), np.inf, ttft[counts & ~lost])),
+        ttft_s=quantiles(np.nan_to_num(ttft[decided & ~lost], nan=np.inf)),
         itl_s=gap_quantiles(gaps, transport),
         tpot_s=quantiles(tpot),
         max_gap_s=float(longest.max()) if len(longest) else None,
