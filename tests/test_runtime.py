@@ -152,6 +152,7 @@ def test_order_triage_and_rate_equal_the_schedulers(drawn) -> None:
     e["now_s"], e["arrived"], e["tail"] = now_s, len(rows), len(rows)
     s.ids[WAITING_IDS, : len(rows)] = np.arange(len(rows))
     s.req["emitted"], s.req["computed"], s.req["status"] = started, np.floor(share * prompt), WAITING
+    s.req["admitted_s"] = np.where(started, arrival, np.nan)
     assert run.rate_tps == pytest.approx(e["rate_tps"], rel=1e-12)
     mine = []
     for r, k, first in zip(s.req, class_id.tolist(), started.tolist(), strict=True):

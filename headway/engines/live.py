@@ -56,7 +56,7 @@ def keep_programs() -> None:
     """Let JAX keep compiled kernels between processes, unless the user has told it where: compiling takes far longer than running."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]  # jax fills its config at run time
         folder = cache_folder(f"jax-{jax.__version__}")
         if folder:
             jax.config.update("jax_compilation_cache_dir", folder)

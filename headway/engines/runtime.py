@@ -277,7 +277,7 @@ class Runtime:
             arrival_s: when it arrived [s].
             now_s: now, on the same clock [s].
             class_id: index into the targets.
-            started: it has emitted a token and was preempted since: work once begun is finished.
+            started: it was admitted before and preempted since: work once begun is finished.
 
         Returns:
             True to shed it.
