@@ -11,7 +11,7 @@ from typing import Any
 from headway.cli.terminal import ms, percent, warning_lines
 from headway.cli.words import rows_line, settings_text
 from headway.controllers.record import ControllerRecord
-from headway.engines.live import live_engine
+from headway.engines.live import check_engine, live_engine
 from headway.experiments.run import RunFolder, read_json, write_whole
 from headway.experiments.tune import Effort
 from headway.loads import load_of, open_load, read_controller, read_plant
@@ -124,7 +124,7 @@ def run_all(
     folder = RunFolder(out)
     if not resume:
         plant, trace = fit(None, None)
-    live_engine(request.engine, preset="tiny", limits=None, probe=True)
+    check_engine(request.engine)
     folder.open(dataclasses.asdict(request), resume=resume)
     if not resume:
         _stage(folder, "trace", progress, lambda _: write_trace(trace, folder.file("trace")))  # pyright: ignore[reportPossiblyUnboundVariable]

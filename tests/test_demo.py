@@ -140,7 +140,7 @@ def test_live_kernels_are_recorded_fitted_and_validated(
     load = "poisson:rate=20/s,prompt=lognormal(median=120,sigma=0.8,min=16,max=800),output=lognormal(median=40,sigma=0.5,min=4,max=120)"
     assert main(["tune", "plant.json", "--workload", load, "--target", target, "--requests", "150"]) == 0
     capsys.readouterr()
-    status = main(["validate", "controller.json", "--engine", "kernels", "--runs", "1", "--seconds", "4", "--json"])
+    status = main(["validate", "controller.json", "--engine", "kernels", "--runs", "1", "--length", "4s", "--json"])
     data = json.loads(capsys.readouterr().out)
     assert data["engine"].startswith("kernels")
     assert status == (0 if data["outcome"] == "met" else 1)

@@ -135,7 +135,7 @@ def validate(
     rate: Rate = None,
     requests: Requests = None,
     runs: Annotated[int | None, typer.Option("--runs", min=1, help="Repetitions. [default: 20, live 3]")] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Length of a live run.")] = 20.0,
+    length: Annotated[str, typer.Option("--length", help="Length of a live run on the engine's clock, such as 20s.")] = "20s",
     preset: Annotated[str, typer.Option("--preset", help="Size of the llm behind live kernels.")] = "tiny",
     kv_tokens: KvTokens = None,
     block: Block = None,
@@ -151,6 +151,7 @@ def validate(
     from headway.engines.live import live_engine
     from headway.loads import load_of, read_controller, with_limits
     from headway.pipeline import validate_stage
+    from headway.units import duration_s
 
     record = read_controller(controller)
     load = load_of(record, workload=workload, rate_rps=rate_given(rate), target=target)
@@ -166,7 +167,7 @@ def validate(
             record=record,
             limits=limits,
             requests=requests or int(record.workload.get("requests") or 1000),
-            cut_s=seconds,
+            cut_s=duration_s(length),
             runs=runs or (20 if live is None else 3),
             progress=bar,
         ).to_json()

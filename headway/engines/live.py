@@ -20,19 +20,54 @@ from headway.models.signals import Limits
 
 Progress = Callable[[str, float], None]
 
-ENGINES = ("sim", "kernels")
-"""Engines that this version knows by name."""
+
+def kernels(preset: str, limits: Limits | None) -> Engine:
+    """Live kernels of the llm that comes with Headway, on whatever device JAX has.
+
+    Args:
+        preset: size of the llm.
+        limits: of the engine; None for the preset's own.
+
+    Returns:
+        The engine.
+
+    Raises:
+        ValueError: an unknown preset, or one that does not fit into memory.
+    """
+    from headway.experiments.kernels import KernelEngine
+
+    keep_programs()
+    return KernelEngine(preset, limits)
 
 
-def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Progress | None = None, probe: bool = False) -> Engine | None:
+SIMULATOR = "sim"
+"""The exact simulator: no engine to start, it runs inside compiled code."""
+
+ENGINES: dict[str, Callable[[str, Limits | None], Engine]] = {"kernels": kernels}
+"""Live engines by name: one row, one factory; `tests/test_engines.py` holds what they make to the same contract."""
+
+
+def check_engine(name: str) -> None:
+    """Refuse a name that is no engine.
+
+    Args:
+        name: as given.
+
+    Raises:
+        ValueError: unknown.
+    """
+    if name != SIMULATOR and name not in ENGINES:
+        raise ValueError(f"unknown engine {name!r}; this version knows {', '.join((SIMULATOR, *ENGINES))}")
+
+
+def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Progress | None = None) -> Engine | None:
     """The engine behind a name.
 
     Args:
-        name: one of ENGINES.
+        name: SIMULATOR or one of ENGINES.
         preset: size of the llm behind live kernels.
         limits: of the engine; None for the preset's own.
         progress: called with a label and a fraction.
-        probe: only check the name.
 
     Returns:
         A live engine, None for the exact simulator.
@@ -40,16 +75,12 @@ def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Prog
     Raises:
         ValueError: an unknown name or preset.
     """
-    if name not in ENGINES:
-        raise ValueError(f"unknown engine {name!r}; this version knows {', '.join(ENGINES)}")
-    if name == "sim" or probe:
+    check_engine(name)
+    if name == SIMULATOR:
         return None
-    from headway.experiments.kernels import KernelEngine
-
-    keep_programs()
     if progress:
-        progress("starting the kernels", 0.0)
-    return KernelEngine(preset, limits)
+        progress(f"starting {name}", 0.0)
+    return ENGINES[name](preset, limits)
 
 
 def keep_programs() -> None:
