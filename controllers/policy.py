@@ -52,7 +52,7 @@ class Policy:
 
     Triage decides on purpose what happens to a prompt whose estimated slack is below -tolerance times its TTFT target:
     "none" serves it in its turn, "defer" serves it behind all feasible ones, "reject" sheds it before it costs a token,
-    "timeout" sheds whatever has waited `timeout` times its TTFT target, as a client or gateway would. Work once begun
+    "timeout" sheds whatever has waited `timeout` times its TTFT target at the engine, as a gateway would. Work once begun
     is finished. Every shed request is counted, with all its tokens, against attainment.
 
     Args:
@@ -109,13 +109,14 @@ def prefill_rate_tps(plant: Plant, setpoint_s: float, max_tokens: int) -> float:
         max_tokens: most tokens in a step [tokens].
 
     Returns:
-        Rate [tokens/s]; that of one token a setpoint where even that is too long.
+        Rate [tokens/s]; the best there is where even one token is too long for the setpoint.
     """
     tokens = np.unique(np.geomspace(1, max_tokens, 400).round())
     zero = np.zeros_like(tokens)
     times = np.asarray(plant.step_time_s(Batch(zero, zero, tokens, tokens**2 / 2, zero + 1)))
     fits = tokens[times <= setpoint_s]
-    return float(fits[-1] if len(fits) else 1.0) / setpoint_s
+    # where even one token is too long, steps are as long as they are: a rate of next to nothing would have triage shed everybody
+    return float(fits[-1] / setpoint_s if len(fits) else np.max(tokens / times))
 
 
 def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], limits: Limits, plant: Plant) -> np.ndarray:

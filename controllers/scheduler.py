@@ -213,9 +213,12 @@ def compose_by_key(req, e, ids, keys, policy, targets, budget, preempted):
                 break
             left -= 1.0
         k += 1
-    for k in range(e.n_running):
-        i = ids[RUNNING_IDS, k]
+    unserved = 0
+    for j in range(e.n_running):
+        i = ids[RUNNING_IDS, j]
         r = req[i]
+        if r.computed >= r.goal and r.take == 0.0:
+            unserved += 1
         if r.computed < r.goal:
             keys[size], ids[HEAP_IDS, size] = key_of(r, e, policy, targets), i
             size += 1
@@ -230,7 +233,7 @@ def compose_by_key(req, e, ids, keys, policy, targets, budget, preempted):
     fill_by_key(req, e, ids, keys, policy, left, size, unfinished)
     if preempted > 0:
         e.bound = BOUND_BY_KV
-    elif left < 1.0 and waiting + unfinished > 0:
+    elif left < 1.0 and waiting + unfinished + unserved > 0:
         e.bound = BOUND_BY_BUDGET
 
 
@@ -250,7 +253,7 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
     """
     cap = policy[CHUNK] if policy[CHUNK] > 0.0 else 1e18
     keep = math.ceil(policy[WATERMARK] * policy[BLOCKS])
-    bound, blocked, cut = BOUND_BY_NONE, 0, False
+    bound, blocked, cut, closed = BOUND_BY_NONE, 0, False, False
     while left >= 1.0 and size > 0:
         i = pop_least(keys, ids, size)
         r = req[i]
@@ -258,6 +261,10 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
         fresh = r.status == WAITING
         if fresh and e.n_running >= policy[RUNNING]:
             bound = BOUND_BY_RUNNING
+            if unfinished == 0:
+                break
+            continue
+        if fresh and closed:
             if unfinished == 0:
                 break
             continue
@@ -273,6 +280,8 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
         else:
             bound = BOUND_BY_KV
             blocked += 1
+            # a prompt that was begun goes before newcomers: admitting them into a full pool would make the two preempt each other
+            closed = closed or not fresh
             if blocked >= BLOCKED_TRIES and unfinished == 0:
                 break
     e.bound = BOUND_BY_BUDGET if left < 1.0 and bound == BOUND_BY_NONE and (size > 0 or cut) else bound

@@ -102,7 +102,7 @@ def read_json(path: Path) -> Any:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash of a file, or of all files of a folder in order of name.
+    """Hash of a file, or of the names and contents of all files of a folder.
 
     Args:
         path: file or folder.
@@ -113,6 +113,8 @@ def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
+            if path.is_dir():
+                digest.update(file.relative_to(path).as_posix().encode() + b"\0")
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -173,7 +175,7 @@ class RunFolder:
         known = self.manifest()
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; give a folder")
-        if not known and self.path.exists() and any(self.path.iterdir()):
+        if not known and self.path.exists() and any(not p.name.endswith(".part") for p in self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run; give a new folder")
         if known and not resume:
             raise ValueError(f"{self.path} already holds a run; add --resume to go on with it, or give a new folder")

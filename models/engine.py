@@ -9,6 +9,7 @@ import numpy as np
 
 from headway.models.plant import Batch, Plant
 from headway.models.signals import Limits
+from headway.models.steptime import step_time
 
 
 class Step(NamedTuple):
@@ -83,7 +84,7 @@ class PlantEngine(Engine):
         Returns:
             Duration [s].
         """
-        y = float(self.plant.step_time_s(batch_of(step)))
+        y = float(step_time(self.plant.pack(), *batch_of(step)))
         factors = self.decode if step.decode.all() else self.mixed
         y *= float(factors[self.step % len(factors)])
         self.step += 1

@@ -16,7 +16,7 @@ REQUEST = np.dtype(
     [
         ("arrival_s", "f8"),  # [s]
         ("prompt", "f8"),  # prompt tokens
-        ("output", "f8"),  # tokens to emit: used to end a request, never to decide
+        ("output", "f8"),  # tokens to emit: ends a request, and fails one at the door that can never fit; unknown to order and triage
         ("class_id", "i8"),  # index into the targets
         ("goal", "f8"),  # tokens to compute before it decodes: the prompt, after a preemption also what it had emitted
         ("computed", "f8"),  # of them, computed so far

@@ -284,22 +284,25 @@ class Reference:
         preempted = self.preempted > before
         prompts = [r for r in self.running if not r.decodes]
         prompts = sorted(prompts + ([] if preempted else self.waiting), key=self.key)
-        limit, cut, in_vain, untried = "none", False, 0, list(prompts)
+        limit, cut, in_vain, closed, untried = "none", False, 0, False, list(prompts)
         while untried and self.left() >= 1:
             r, left = untried.pop(0), self.left()
             fresh = r in self.waiting
             if fresh and len(self.running) >= self.running_limit:
                 limit = "running"
                 continue
+            if fresh and closed:  # a prompt that was begun lacks blocks: nobody new comes in
+                continue
             rest = r.to_compute - r.computed
             tokens = min(rest, self.chunk_cap, left)
             if self.admit(r, tokens) if fresh else self.give_chunk(r, tokens):
                 cut = cut or left == tokens < rest
                 continue
-            limit, in_vain = "kv", in_vain + 1
+            limit, in_vain, closed = "kv", in_vain + 1, closed or not fresh
             if in_vain >= 8 and all(q in self.waiting for q in untried):
                 break
-        self.limit = "budget" if limit == "none" and self.left() < 1 and (cut or untried) else limit
+        unserved = any(r.decodes and r not in self.takes for r in self.running)
+        self.limit = "budget" if limit == "none" and self.left() < 1 and (cut or untried or unserved) else limit
         if preempted:
             self.limit = "kv"
 

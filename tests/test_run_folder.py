@@ -133,7 +133,7 @@ def test_the_hash_is_that_of_the_bytes_and_a_folder_counts_all_its_files(tmp_pat
     write_whole(tmp_path / "d" / "a" / "c.json", "one")
     assert sha256_of(tmp_path / "d" / "b.json") == hashlib.sha256(b"two").hexdigest()
     before = sha256_of(tmp_path / "d")
-    assert before == hashlib.sha256(b"onetwo").hexdigest()
+    assert before == hashlib.sha256(b"a/c.json\0oneb.json\0two").hexdigest()
     write_whole(tmp_path / "d" / "a" / "c.json", "One")
     assert sha256_of(tmp_path / "d") != before
 

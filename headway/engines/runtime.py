@@ -325,12 +325,14 @@ def _initial_rate_tps(data: dict[str, Any], setpoint_s: float, max_tokens: float
         raise ValueError(f"unknown plant structure {plant['structure']!r}, and the gains state no prefill_rate_tps")
     terms = ("floor", "per_prefill_token", "per_prefill_pair", "per_prefill_request")
     floor, token, pair, request = (_number(plant["coefficients"], f"{regime}.{term}") for term in terms)
-    best, span = 1.0, math.log10(max_tokens) / 399.0
+    fits, fastest, span = 0.0, 0.0, math.log10(max_tokens) / 399.0
     for k in range(400):
         p = float(round(10.0 ** (span * k)))
-        if floor + token * p + pair * (p * p / 2.0) + request <= setpoint_s:
-            best = p
-    return best / setpoint_s
+        took = floor + token * p + pair * (p * p / 2.0) + request
+        fastest = max(fastest, p / took) if took > 0.0 else fastest
+        if took <= setpoint_s:
+            fits = p
+    return fits / setpoint_s if fits else fastest
 
 
 def replay(runtime: Runtime, golden: Path) -> tuple[int, str]:
