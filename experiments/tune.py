@@ -161,6 +161,7 @@ class Tuned:
         tuned: the controller found, or the static setting where nothing better was found.
         static: best static setting, chosen on the training seeds.
         early: the same with an early queue timeout.
+        hindsight: the static setting that does best on the held-out seeds themselves, which nobody can choose beforehand.
         default: the controller straight from the fit.
         gain: of the objective over the best static setting, paired, held-out.
         gain_early: over the static setting with a timeout.
@@ -175,6 +176,7 @@ class Tuned:
     tuned: Side
     static: Side
     early: Side
+    hindsight: Side
     default: Side
     gain: Estimate
     gain_early: Estimate
@@ -302,7 +304,11 @@ def _judge(
 ) -> Tuned:
     static, early, base = others
     draws = problem.draws(effort, heldout=True)
-    contenders = [chosen, (static.candidate(), static.to_json()), (early.candidate(), early.to_json()), (base, {})]
+    grid = static_grid(problem.limits)
+    seen = evaluate(problem.identified, [s.candidate() for s in grid], draws, problem.targets, problem.limits)
+    hindsight = grid[best(grid, seen, CLEAN if problem.objective == "requests" else ATTAINMENT)]
+    settings = (static, early, hindsight)
+    contenders = [chosen, *((s.candidate(), s.to_json()) for s in settings), (base, {})]
     measures = evaluate(problem.identified, [c for c, _ in contenders], draws, problem.targets, problem.limits)
     sides, outcomes = [], []
     for (candidate, settings), rows in zip(contenders, measures, strict=True):
@@ -320,9 +326,49 @@ def _judge(
         capacity = {name: float(v.mean()) for name, v in zip(("controller", "best_static", "best_timeout"), values, strict=True)}
     gain, gain_early = gain_interval(values[1], values[0]), gain_interval(values[2], values[0])
     outcome = "better" if gain.low > 0 else "no better"
-    best_found, static_side, early_side, default_side = sides
-    warnings = hull_warnings(problem.identified, outcomes[0])
-    return Tuned(best_found, static_side, early_side, default_side, gain, gain_early, outcome, capacity, warnings, tried, problem, effort)
+    best_found, static_side, early_side, hindsight_side, default_side = sides
+    warnings = [*rivals(sides, measure), *hull_warnings(problem.identified, outcomes[0])]
+    return Tuned(
+        best_found,
+        static_side,
+        early_side,
+        hindsight_side,
+        default_side,
+        gain,
+        gain_early,
+        outcome,
+        capacity,
+        warnings,
+        tried,
+        problem,
+        effort,
+    )
+
+
+def rivals(sides: list[Side], measure: int) -> list[str]:
+    """What did as well as the tuned controller, or better, on the held-out seeds, and a static choice that did not last.
+
+    Args:
+        sides: tuned, static, static with timeout, static in hindsight, untuned.
+        measure: which figure is compared.
+
+    Returns:
+        One sentence each.
+    """
+    tuned, static, early, hindsight, default = (s.measures[:, measure] for s in sides)
+    said = []
+    for name, values in (("a static setting with a queue timeout", early), ("the controller straight from the fit, untuned,", default)):
+        ahead = gain_interval(tuned, values)
+        if ahead.low > 0:
+            said.append(f"{name} does better on the held-out seeds: {100 * values.mean():.1f} % against {100 * tuned.mean():.1f} %")
+    if hindsight.mean() > static.mean() + NEAR:
+        gain, best_there = gain_interval(hindsight, tuned), sides[3].settings
+        said.append(
+            f"the static setting chosen in training is not the best of its grid on the held-out seeds: "
+            f"{best_there['token_budget']} tokens, {best_there['running_limit']} requests attain {100 * hindsight.mean():.1f} %; "
+            f"the gain over that is {100 * gain.value:+.1f} % [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+        )
+    return said
 
 
 def d_rate(draws: list[Draw]) -> np.ndarray:

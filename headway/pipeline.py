@@ -149,6 +149,7 @@ def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str]
         "heldout": side(tuned.tuned),
         "best_static": side(tuned.static),
         "best_timeout": side(tuned.early),
+        "best_static_hindsight": side(tuned.hindsight),
         "untuned": side(tuned.default),
         "gain": tuned.gain.value,
         "gain_ci95": [tuned.gain.low, tuned.gain.high],

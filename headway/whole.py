@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headway.cli.terminal import ms, percent, warning_lines
-from headway.cli.words import rows_line, settings_text
 from headway.controllers.record import ControllerRecord
 from headway.engines.live import check_engine, live_engine
 from headway.experiments.run import RunFolder, read_json, write_whole
@@ -210,53 +208,12 @@ def collected(folder: RunFolder) -> dict[str, Any]:
         "plant": plant,
         "tuning": controller["tuning"],
         "gains": controller["law"]["gains"],
+        "targets": controller["targets"],
+        "budget_s": controller["budget_s"],
+        "setpoint_s": controller["setpoint_s"],
         "policy": controller["policy"],
         "validation": validation,
         "export": [p.relative_to(folder.path).as_posix() for p in sorted(folder.file("export").rglob("*")) if p.is_file()],
         "report": str(folder.file("report")),
         "stages": folder.manifest()["stages"],
     }
-
-
-def summary_lines(data: dict[str, Any]) -> list[str]:
-    """One screen for a finished run.
-
-    Args:
-        data: as `collected`.
-
-    Returns:
-        Lines, the path of the report last.
-    """
-    plant, tuning, check = data["plant"], data["tuning"], data["validation"]
-    held, aging = plant["heldout"] or {}, data["policy"]["aging_rate"]["value"]
-    margin = data["gains"].get("margin", {}).get("value")
-    low, high = tuning["gain_ci95"]
-    predicted, measured = check["predicted"], check
-    pair = lambda key, show: f"{show(predicted[key]['goodput_tps']):>8} predicted {show(measured[key]['goodput_tps']):>8} measured"  # noqa: E731
-    tps = lambda x: f"{x:,.0f}"  # noqa: E731
-    lines = [
-        rows_line(plant["rows"]),
-        f"plant      error held out {percent(held.get('mape'))} (decode {percent(held.get('mape_decode'))}, with prefill {percent(held.get('mape_mixed'))})",
-        f"tuned      margin {percent(margin)}   aging rate {aging:.2g} s/s   ({tuning['outcome']} than the best static setting)"
-        if tuning["outcome"] == "better"
-        else f"tuned      margin {percent(margin)}   aging rate {aging:.2g} s/s   (no better than the best static setting)",
-        f"static     best of the grid: {settings_text(tuning['best_static']['settings'])}",
-        f"goodput    controller  {pair('controller', tps)} tok/s",
-        f"           best static {pair('best_static', tps)} tok/s",
-        f"attained   controller {percent(check['controller']['attainment'])}, best static {percent(check['best_static']['attainment'])} of the tokens owed "
-        f"(engine {check['engine']})",
-        f"p99 ITL    controller {ms(check['controller']['itl_s']['p99'])}, best static {ms(check['best_static']['itl_s']['p99'])};   "
-        f"p99 TTFT {ms(check['controller']['ttft_s']['p99'])} against {ms(check['best_static']['ttft_s']['p99'])};   "
-        f"shed {percent(check['controller']['shed'])} against {percent(check['best_static']['shed'])}",
-        f"gain       {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] predicted on held-out seeds, {check['gain'] * 100:+.1f} % measured; "
-        f"over static with a queue timeout {tuning['gain_over_timeout'] * 100:+.1f} %",
-        f"verdict    {check['outcome']}" + ("" if check["outcome"] == "met" else ": " + "; ".join(_unmet(check))),
-    ]
-    refused = ["the controller may not ship: export/refused.txt says why"] if "export/refused.txt" in data["export"] else []
-    notes = [*refused, *plant["warnings"], *tuning["warnings"], *check["notes"]]
-    return [*lines, *warning_lines(list(dict.fromkeys(notes))), f"report     {data['report']}"]
-
-
-def _unmet(check: dict[str, Any]) -> list[str]:
-    rows = [c for c in [*check["gates"], *check["checks"]] if not c["ok"]]
-    return [f"{c['name']} ({c['bar']}; found {c['value']:.3g})" if c["value"] is not None else f"{c['name']} ({c['bar']})" for c in rows]

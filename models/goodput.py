@@ -23,6 +23,9 @@ FUTURE, WAITING, RUNNING, FINISHED, REJECTED, EXPIRED, FAILED = range(7)
 CLEAN_SHARE = 0.99
 """A request is clean if its TTFT was met and at least this share of its owed tokens was on time."""
 
+UNSERVED = 0.05
+"""Share of the arriving prompt work that may go unserved before a load counts as more than the engine can carry."""
+
 GAP_BINS = 2048
 GAP_LOW_S = 1e-5
 GAP_RATIO = 1.009
@@ -157,7 +160,7 @@ class Goodput:
         preempted: preemptions.
         binding: share of steps by the limit that bound them.
         load: "stable", "unstable" or "uncertain": whether unserved prompt work grows with time.
-        classes: per class name its attainment, request_attainment and shed share.
+        classes: per class name its attainment, request_attainment, shed share, itl_p99_s and ttft_p99_s [s].
     """
 
     requests: int
@@ -223,7 +226,7 @@ def gap_quantiles(gaps: np.ndarray, transport_s: np.ndarray) -> dict[str, float 
 
 
 def load_verdict(outcome: Outcome) -> str:
-    """Whether prompt work that nobody served grows with time, which no longer queue would absorb.
+    """Whether prompt work that nobody serves grows by more than a twentieth of what arrives, which no longer queue would absorb.
 
     The backlog counts arrived prompt tokens whose request has no first token yet; shed requests stay in it, so a policy
     cannot pass for stable by shedding. Its drift is measured over eight stretches after a warm-up of one fifth.
@@ -249,9 +252,9 @@ def load_verdict(outcome: Outcome) -> str:
     rate = (at(arrived, outcome.arrival_s)[-1] - at(arrived, outcome.arrival_s)[0]) / 8
     drift = np.diff(backlog) / max(rate, 1e-9)
     half = 2.36 * drift.std(ddof=1) / math.sqrt(len(drift))
-    if drift.mean() > 0.02 and drift.mean() - half > 0:
+    if drift.mean() > UNSERVED and drift.mean() - half > 0:
         return "unstable"
-    return "stable" if drift.mean() <= 0.02 and drift.mean() + half < 0.1 else "uncertain"
+    return "stable" if drift.mean() <= UNSERVED and drift.mean() + half < 3 * UNSERVED else "uncertain"
 
 
 def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
@@ -291,6 +294,8 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
                 "attainment": share(on_time[mine].sum(), owed[mine].sum()) if owed[mine].sum() > 0 else None,
                 "request_attainment": share(clean[known].sum(), known.sum()) if known.any() else None,
                 "shed": share(lost[mine].sum(), mine.sum()),
+                "itl_p99_s": gap_quantiles(gaps[c : c + 1], transport[c : c + 1])["p99"],
+                "ttft_p99_s": quantiles(np.nan_to_num(ttft[known & ~lost], nan=np.inf))["p99"],
             }
     verdicts = [load_verdict(o) for o in outcomes]
     return Goodput(

@@ -123,6 +123,9 @@ class WorkloadSource(ABC):
 class Replay(WorkloadSource):
     """A recorded workload: a seed draws a time window, training seeds from the first two thirds, held-out from the last.
 
+    Every window is stretched to the mean rate of the whole recording. Traffic drifts through a day; if windows kept their
+    own rates, settings would be chosen at one load and judged at another, and the rate that was asked for would be nobody's.
+
     Args:
         workload: all recorded requests.
     """
@@ -158,4 +161,6 @@ class Replay(WorkloadSource):
         length = min(requests, high - low)
         fraction = (0.5 + seed * GOLDEN) % 1.0
         start = low + round(fraction * (high - low - length))
-        return self.workload.window(start, start + length)
+        window = self.workload.window(start, start + length)
+        fits = np.isfinite(window.rate_rps) and np.isfinite(self.workload.rate_rps)
+        return window.rescaled(self.workload.rate_rps) if fits else window

@@ -329,8 +329,8 @@ def test_a_load_curve_is_what_each_load_measures() -> None:
 
 
 def test_a_load_beyond_the_trace_is_marked(heavy: Tuned) -> None:
-    assert heavy.warnings == []
+    assert not [w for w in heavy.warnings if w.startswith("extrapolation")]
     small = dataclasses.replace(noisy(), hull=dataclasses.replace(noisy().hull, decode_requests=2.0))
     source = Synthetic(Poisson(12.0), (LogNormal(800, 1.0, high=8000),), (Geometric(120),))
     found = tune(Problem(small, source, TARGETS, LIMITS), EFFORT, free=())
-    assert re.fullmatch(r"extrapolation: steps of up to \d+ decoding sequences, the trace held 2", found.warnings[0])
+    assert re.fullmatch(r"extrapolation: steps of up to \d+ decoding sequences, the trace held 2", found.warnings[-1])

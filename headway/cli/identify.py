@@ -85,7 +85,11 @@ def score(
 
     with progress_bar() as bar:
         result = score_stage(plant, traces, format=format, blocks=blocks, where=where_given(where), progress=bar).to_json()
-    lines = [*score_lines(result, "scored"), rows_line(result["rows"]), f"max error  {percent(result['max_ape_all'], 0)} over all rows"]
+    lines = [
+        *score_lines(result, "scored"),
+        rows_line(result["rows"]),
+        f"max error  {percent(result['max_ape_all'], 0)} with the rows that were set aside",
+    ]
     show(result, [*lines, *warning_lines(result["warnings"])], as_json=json)
 
 

@@ -27,6 +27,7 @@ from headway.cli.options import (
     rows_given,
     where_given,
 )
+from headway.cli.summary import summary_lines
 from headway.cli.terminal import progress_bar, show
 
 
@@ -63,7 +64,7 @@ def run(
     Example: headway run --trace steps.csv --workload azure.csv --rate 13/s --target ttft=1s,itl=25ms --out RUN
     """
     from headway.experiments.run import RunFolder
-    from headway.whole import Request, run_all, summary_lines
+    from headway.whole import Request, run_all
 
     if resume is not None:
         folder, request = resume, Request.of_folder(RunFolder(resume))
@@ -122,7 +123,6 @@ def demo(
     Example: headway demo
     """
     from headway.demo import run_demo
-    from headway.whole import summary_lines
 
     with progress_bar() as bar:
         data = run_demo(out, engine, progress=bar)

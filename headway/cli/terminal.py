@@ -22,7 +22,7 @@ class Bar:
 
     def __init__(self, console: Any) -> None:
         """Start the clock."""
-        self.console, self.began, self.progress, self.task = console, time.monotonic(), None, None
+        self.console, self.began, self.progress, self.task, self.label = console, time.monotonic(), None, None, ""
 
     def __call__(self, label: str, fraction: float) -> None:
         """Tell how far the work is.
@@ -31,9 +31,14 @@ class Bar:
             label: what is being done.
             fraction: share done, in [0, 1].
         """
+        if time.monotonic() - self.began < PATIENCE_S:
+            return
+        if not self.console.is_terminal:  # a log: one line for each new thing that is being done
+            if label != self.label:
+                self.label = label
+                self.console.file.write(f"headway: {label} ({fraction:.0%} done, {time.monotonic() - self.began:.0f} s)\n")
+            return
         if self.progress is None:
-            if not self.console.is_terminal or time.monotonic() - self.began < PATIENCE_S:
-                return
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
             columns = (

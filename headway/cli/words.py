@@ -34,7 +34,7 @@ def score_lines(score: dict[str, Any], title: str) -> list[str]:
     cover = score["coverage90"]
     lines = [
         f"{title:10} {score['steps']:,} steps, {score['steps_mixed']:,} of them with prefill",
-        f"error      mean {percent(score['mape'])}   median {percent(score['median_ape'])}   worst decile from {percent(score['p90_ape'])}   "
+        f"error      mean {percent(score['mape'])}   median {percent(score['median_ape'])}   one in ten above {percent(score['p90_ape'])}   "
         f"max {percent(score['max_ape'], 0)}",
         f"           decode {percent(score['mape_decode'])}   mixed {percent(score['mape_mixed'])}",
     ]
@@ -65,7 +65,23 @@ def fit_lines(data: dict[str, Any], out: str | None) -> list[str]:
     if data["heldout"]:
         lines += score_lines(data["heldout"], "held out")
     lines.append(f"margin     decode {percent(margin['decode'])}   mixed {percent(margin['mixed'])}   (what the residuals call for)")
-    return [*lines, *warning_lines(data["warnings"]), *([f"written    {out}"] if out else [])]
+    lines.append(engine_line(data["engine"]))
+    return [*lines, *note_lines(data["warnings"], 20), *([f"written    {out}"] if out else [])]
+
+
+def engine_line(engine: dict[str, Any]) -> str:
+    """The engine's limits as they were taken.
+
+    Args:
+        engine: of plant.json or controller.json.
+
+    Returns:
+        One line.
+    """
+    return (
+        f"engine     KV {engine['kv_tokens']:,} tokens in blocks of {engine['block_tokens']}, at most {engine['max_seqs']} requests, "
+        f"{engine['max_tokens']:,} tokens a step, {engine['max_len']:,} tokens a request"
+    )
 
 
 SIDE_ROWS = (
@@ -92,7 +108,82 @@ def side_table(sides: dict[str, dict[str, Any]]) -> list[str]:
         for q, word in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")):
             rows.append((f"{label} {word}", *(ms(s[name][q]) for s in sides.values())))
     rows.append(("longest gap", *(ms(s["max_gap_s"]) for s in sides.values())))
-    return table(rows)
+    return table([*rows, *class_rows(list(sides.values()))])
+
+
+def class_rows(sides: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """Attainment, tails and shed share of each class, where there are several.
+
+    Args:
+        sides: each as `headway simulate --json`.
+
+    Returns:
+        Rows for `table`; none for a single class.
+    """
+    names = list(dict.fromkeys(name for s in sides for name in s["classes"]))
+    if len(names) < 2:
+        return []
+    rows = []
+    for name in names:
+        of = [s["classes"].get(name, {}) for s in sides]
+        rows += [
+            (f"{name}: attainment", *(percent(c.get("attainment")) for c in of)),
+            (f"{name}: clean requests", *(percent(c.get("request_attainment")) for c in of)),
+            (f"{name}: p99 ITL", *(ms(c.get("itl_p99_s")) for c in of)),
+            (f"{name}: p99 TTFT", *(ms(c.get("ttft_p99_s")) for c in of)),
+            (f"{name}: shed", *(percent(c.get("shed")) for c in of)),
+        ]
+    return rows
+
+
+def found_text(check: dict[str, Any]) -> str:
+    """What a check found, in its unit.
+
+    Args:
+        check: of validation.json.
+
+    Returns:
+        A word or two.
+    """
+    value, name = check["value"], check["name"]
+    if value is None:
+        return "nothing"
+    if name.startswith("p99 ITL"):
+        return ms(value)
+    if name.startswith("prompts met"):
+        return f"{value:.0f} steps"
+    if name.startswith("the engine"):
+        return f"{value:.2f} times"
+    signed = name.endswith("as predicted") or name.startswith("no worse")
+    return f"{100 * value:+.1f} %" if signed else percent(value)
+
+
+GRAVE = (
+    "extrapolation",
+    "does better",
+    "not the best of its grid",
+    "may not ship",
+    "nothing",
+    "not trustworthy",
+    "times what the embedded",
+)
+"""Words of the notes that should be read first."""
+
+
+def note_lines(notes: list[str], most: int) -> list[str]:
+    """Notes as lines, those that can change a decision first.
+
+    Args:
+        notes: sentences.
+        most: lines to show; the others are counted.
+
+    Returns:
+        Lines.
+    """
+    notes = list(dict.fromkeys(notes))
+    notes.sort(key=lambda text: not any(word in text for word in GRAVE))
+    left = len(notes) - most
+    return [*warning_lines(notes[:most]), *([f"note: {left} more in the report"] if left > 0 else [])]
 
 
 def simulate_lines(data: dict[str, Any]) -> list[str]:
@@ -141,7 +232,7 @@ def tune_lines(tuning: dict[str, Any], out: str | None) -> list[str]:
     }
     low, high = tuning["gain_ci95"]
     early = tuning["gain_over_timeout_ci95"]
-    what = {"attainment": "attainment", "requests": "clean requests", "capacity": "capacity"}[tuning["objective"]]
+    what = {"attainment": "share of tokens on time", "requests": "clean requests", "capacity": "capacity"}[tuning["objective"]]
     settings = "   ".join(
         f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in tuning["heldout"]["settings"].items() if v is not None
     )
@@ -173,20 +264,37 @@ def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:
         "controller": data["controller"],
         "predicted": data["predicted"]["controller"],
         "best static": data["best_static"],
-        "predicted ": data["predicted"]["best_static"],
+        "its prediction": data["predicted"]["best_static"],
     }
     mark = lambda check: "yes" if check["ok"] else "NO "  # noqa: E731
-    value = lambda check: "" if check["value"] is None else f" ({check['value']:.4g})"  # noqa: E731
     lines = [f"outcome    {data['outcome']} on engine {data['engine']}, {data['runs']} runs each", *side_table(sides)]
-    lines += [f"  {mark(c)}  {c['name']}: {c['bar']}{value(c)}" for c in [*data["gates"], *data["checks"]]]
+    lines += [f"  {mark(c)}  {c['name']}: {c['bar']}; found {found_text(c)}" for c in [*data["gates"], *data["checks"]]]
     ci = data["gain_ci95"]
     span = f" [{ci[0] * 100:+.1f}, {ci[1] * 100:+.1f}]" if ci[0] is not None else ""
-    lines.append(f"gain       attainment {data['gain'] * 100:+.1f} %{span} over the best static setting, measured")
-    lines.append(
-        "target     "
-        + ("reached: no more than epsilon late" if data["target_reached"] else "not reached: more than epsilon late at this load")
-    )
+    lines.append(f"gain       share of tokens on time {data['gain'] * 100:+.1f} %{span} over the best static setting")
+    lines += verdict_lines(data)
     return [*lines, *warning_lines(data["notes"]), *([f"written    {out}"] if out else [])]
+
+
+def verdict_lines(data: dict[str, Any]) -> list[str]:
+    """Target and prediction, each with what decided.
+
+    Args:
+        data: content of validation.json.
+
+    Returns:
+        Two lines, or one where the run can say nothing.
+    """
+    if data["outcome"] == "invalid":
+        broken = "; ".join(f"{g['name']}: {g['bar']}; found {found_text(g)}" for g in data["gates"] if not g["ok"])
+        return [f"verdict    INVALID, this run says nothing. It needs: {broken}"]
+    missed = [f"{c['name']} {found_text(c)} ({c['bar']})" for c in data["checks"] if not c["ok"]]
+    of_target = [m for m in missed if m.startswith(("on time", "p99 ITL"))]
+    others = [m for m in missed if m not in of_target]
+    return [
+        "target     " + ("NOT reached: " + "; ".join(of_target) if of_target else "reached"),
+        "prediction " + ("did NOT hold: " + "; ".join(others) if others else "held"),
+    ]
 
 
 def analyse_lines(data: dict[str, Any]) -> list[str]:

@@ -1,0 +1,79 @@
+"""The one screen that a finished run ends with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.cli.terminal import ms, percent, table
+from headway.cli.words import engine_line, note_lines, rows_line, settings_text, verdict_lines
+
+
+def summary_lines(data: dict[str, Any]) -> list[str]:
+    """One screen for a finished run.
+
+    Args:
+        data: as `collected`.
+
+    Returns:
+        Lines, the path of the report last.
+    """
+    plant, tuning, check = data["plant"], data["tuning"], data["validation"]
+    held, law = plant["heldout"] or {}, data["gains"]
+    margin = law.get("margin", {}).get("value")
+    budget_ms, setpoint_ms = 1e3 * data["budget_s"], 1e3 * data["setpoint_s"]
+    low, high = tuning["gain_ci95"]
+    early, measured = tuning["gain_over_timeout"], "" if check["outcome"] == "invalid" else f"; {check['gain'] * 100:+.1f} % {_seen(check)}"
+    better = "better" if tuning["outcome"] == "better" else "no better"
+    lines = [
+        rows_line(plant["rows"]),
+        engine_line(plant["engine"]),
+        f"plant      error held out {percent(held.get('mape'))} (decode {percent(held.get('mape_decode'))}, "
+        f"with prefill {percent(held.get('mape_mixed'))})"
+        + (", too much to tune on with confidence" if (held.get("mape") or 0) > DOUBTFUL else ""),
+        f"tuned      margin {percent(margin)} (a step is steered to {setpoint_ms:.1f} ms of {budget_ms:.1f}), "
+        f"aging rate {data['policy']['aging_rate']['value']:.2g} s/s; {better} than the best static setting",
+        f"static     best of its grid: {settings_text(tuning['best_static']['settings'])}",
+        *table(_contest(data), indent="           "),
+        f"gain       share of tokens on time {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] over it, predicted on held-out seeds"
+        f"{measured}; {early * 100:+.1f} % over it with a queue timeout",
+        *verdict_lines(check),
+    ]
+    refused = ["the controller may not ship: export/refused.txt says why"] if "export/refused.txt" in data["export"] else []
+    notes = [*refused, *tuning["warnings"], *check["notes"], *plant["warnings"]]
+    return [*lines, *note_lines(notes, 5), f"report     {data['report']}"]
+
+
+DOUBTFUL = 0.25
+"""Held-out error of a plant above which its conclusions are doubtful."""
+
+
+def _seen(check: dict[str, Any]) -> str:
+    return "simulated again with other seeds" if check["engine"] == "sim" else "measured"
+
+
+def _contest(data: dict[str, Any]) -> list[tuple[str, ...]]:
+    check, targets = data["validation"], data["targets"]
+    sides = [check["controller"], check["best_static"]]
+    expected = [check["predicted"]["controller"], check["predicted"]["best_static"]]
+    rows: list[tuple[str, ...]] = [(f"{_seen(check)} (predicted)", "controller", "best static", "promised")]
+    one = targets[0] if len(targets) == 1 else None
+    promised = {"attainment": percent(1 - one["epsilon"], 0), "itl": ms(one["itl_s"]), "ttft": ms(one["ttft_s"])} if one else {}
+    pair = lambda show: [f"{show(s)} ({show(e)})" for s, e in zip(sides, expected, strict=True)]  # noqa: E731
+    rows.append(("tokens on time", *pair(lambda s: percent(s["attainment"])), promised.get("attainment", "")))
+    rows.append(("clean requests", *pair(lambda s: percent(s["request_attainment"])), ""))
+    rows.append(("goodput, tok/s", *pair(lambda s: f"{s['goodput_tps']:,.0f}"), ""))
+    if one:
+        rows.append(("p99 ITL", *pair(lambda s: ms(s["itl_s"]["p99"])), promised["itl"]))
+        rows.append(("p99 TTFT", *pair(lambda s: ms(s["ttft_s"]["p99"])), promised["ttft"]))
+    rows.append(("shed", *pair(lambda s: percent(s["shed"])), ""))
+    for t in targets if one is None else []:
+        for label, key, show, promise in (
+            ("on time", "attainment", percent, percent(1 - t["epsilon"], 0)),
+            ("p99 ITL", "itl_p99_s", ms, ms(t["itl_s"])),
+            ("p99 TTFT", "ttft_p99_s", ms, ms(t["ttft_s"])),
+            ("shed", "shed", percent, ""),
+        ):
+            of = lambda side, t=t: side["classes"].get(t["name"], {})  # noqa: E731
+            cells = [f"{show(of(s).get(key))} ({show(of(e).get(key))})" for s, e in zip(sides, expected, strict=True)]
+            rows.append((f"{t['name']}: {label}", *cells, promise))
+    return rows
