@@ -62,9 +62,10 @@ print(token_budget, served)
   `last_fault` shows the last. Watch it.
 - Order is "{order}", triage is "{triage}": `key` and `turn_away` follow them.
 
+{fallback}{classes}
 ## What it holds
 
-A step of {budget_ms:.2f} ms keeps the target; the setpoint is {setpoint_ms:.2f} ms. The plant behind it was fitted on steps of up
+A step of {budget_ms:.2f} ms keeps the tightest target; the setpoint is {setpoint_ms:.2f} ms. The plant behind it was fitted on steps of up
 to {n:,.0f} decoding requests, {kv:,.0f} KV tokens and {p:,.0f} prefill tokens: beyond them it is an extrapolation.
 
 | gain | value | unit |
@@ -179,6 +180,8 @@ def readme(record: ControllerRecord, content_sha256: str, warnings: tuple[str, .
         chunk=f", and one request gets at most {chunk:,} prompt tokens in a step" if chunk > 0 else "",
         order=policy.order,
         triage=policy.triage,
+        fallback=_fallback(record),
+        classes=_classes(record),
         budget_ms=budget_s * 1e3,
         setpoint_ms=(1 - law.setpoint_margin) * budget_s * 1e3,
         n=hull.decode_requests,
@@ -189,6 +192,21 @@ def readme(record: ControllerRecord, content_sha256: str, warnings: tuple[str, .
     )
 
 
+def _fallback(record: ControllerRecord) -> str:
+    best = (record.tuning.get("best_static") or {}).get("settings") or {}
+    if not best.get("token_budget"):
+        return ""
+    flags = f"--max-num-batched-tokens {best['token_budget']} --max-num-seqs {best['running_limit']}"
+    return f"\nWithout it, the best static setting found beside it is, in vLLM's flags: `{flags}`.\n"
+
+
+def _classes(record: ControllerRecord) -> str:
+    if len(record.targets) < 2:
+        return ""
+    rows = ", ".join(f"{k} {t.name} (ttft {t.ttft_s:g} s, itl {t.itl_s * 1e3:g} ms)" for k, t in enumerate(record.targets))
+    return f"\nClasses are told by number, `class_id=` of `key` and `turn_away`: {rows}.\n"
+
+
 def warnings_of(record: ControllerRecord) -> tuple[str, ...]:
     """What whoever is about to use a controller must know.
 
@@ -196,7 +214,7 @@ def warnings_of(record: ControllerRecord) -> tuple[str, ...]:
         record: the controller.
 
     Returns:
-        Sentences; none for one that was tuned, is better and sheds on purpose.
+        Sentences; none for one that was tuned, is better, sheds on purpose and keeps its promise.
     """
     rows, outcome = [], record.tuning.get("outcome")
     if outcome == "no better":
@@ -205,6 +223,12 @@ def warnings_of(record: ControllerRecord) -> tuple[str, ...]:
         rows.append("this controller was not tuned: nothing says that it beats a static setting")
     if record.candidate.policy.triage == "none":
         rows.append("triage is off: under overload every prompt is served late, where turning some away would keep the rest on time")
+    attained = (record.tuning.get("heldout") or {}).get("attainment")
+    promised = 1 - min(t.epsilon for t in record.targets)
+    if attained is not None and attained < promised:
+        rows.append(
+            f"at the load it was tuned for {100 * attained:.1f} % of the tokens owed were on time, {100 * promised:.4g} % were promised"
+        )
     return tuple(rows)
 
 
