@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate
-from headway.models.identified import Hull
+from headway.models.identified import Hull, finite
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
 
@@ -39,6 +39,7 @@ class ControllerRecord:
         plant_file: {"file", "sha256"} of the plant.json beside it.
         workload: {"spec", "rate_rps", "rows", "requests"}: where the workloads came from.
         tuning: what `headway tune` found, as its own --json shows it, without the controller.
+        edited: it was read from a file whose content hash does not fit: changed by hand since it was tuned.
     """
 
     candidate: Candidate
@@ -49,6 +50,7 @@ class ControllerRecord:
     plant_file: dict[str, Any]
     workload: dict[str, Any]
     tuning: dict[str, Any]
+    edited: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values, with a hash of everything that decides how the loop acts.
@@ -113,11 +115,17 @@ class ControllerRecord:
             if structure not in PLANTS:
                 raise ValueError(f"unknown structure {structure!r}; this version knows {', '.join(PLANTS)}")
             plant = PLANTS[structure].from_coefficients({n: float(c["value"]) for n, c in data["plant"]["coefficients"].items()})
-            hull = Hull(**data["hull"])
+            hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
             plant_file = {k: data["plant"].get(k) for k in ("file", "sha256")}
             record = ControllerRecord(Candidate(law, policy), targets, limits, plant, hull, plant_file, data["workload"], data["tuning"])
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"controller.json lacks or misstates {error}; write it anew with `headway tune`") from None
+        if (
+            not isinstance(data["workload"], dict)
+            or not isinstance(data["workload"].get("spec"), str)
+            or not isinstance(data["tuning"], dict)
+        ):
+            raise ValueError("controller.json lacks or misstates 'workload' or 'tuning'; write it anew with `headway tune`")
         if not targets:
             raise ValueError("controller.json names no target; write it anew with `headway tune`")
         law.check()
@@ -125,6 +133,8 @@ class ControllerRecord:
         limits.check()
         for target in targets:
             target.check()
+        if record.to_json()["content_sha256"] != data.get("content_sha256"):
+            return dataclasses.replace(record, edited=True)
         return record
 
 

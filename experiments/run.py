@@ -50,13 +50,23 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a kill leaves the old one or the new one, never half of it.
 
     Args:
-        path: of the file; its folder is made.
+        path: of the file; its folder is made. A link is followed, the file it names is replaced.
         content: text or bytes.
+
+    Raises:
+        ValueError: a folder or a device stands there, or the place cannot be written to; nothing is left behind.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_bytes(content.encode() if isinstance(content, str) else content)
-    beside.replace(path)
+    target = path.resolve()
+    if path.name in ("", ".", "..") or (target.exists() and not target.is_file()):
+        raise ValueError(f"{path} is not a file that can be written; name a file, such as {path / 'out.json'}")
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+        beside.replace(target)
+    except OSError as error:
+        beside.unlink(missing_ok=True) if beside.parent.is_dir() else None
+        raise ValueError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -158,9 +168,15 @@ class RunFolder:
 
         Returns:
             The manifest; empty if there is none yet.
+
+        Raises:
+            ValueError: the file is no manifest.
         """
         path = self.path / MANIFEST
-        return read_json(path) if path.exists() else {}
+        known = read_json(path) if path.exists() else {}
+        if not isinstance(known, dict) or not all(isinstance(known.get(k, {}), dict) for k in ("request", "stages", "versions")):
+            raise ValueError(f"{path}: not the manifest of a run; start a new run in another folder")
+        return known
 
     def open(self, request: dict[str, Any], *, resume: bool) -> None:
         """Begin a run, or go on with one that was interrupted.

@@ -10,6 +10,9 @@ from scipy.stats import t as student
 RESAMPLES = 4000
 """Bootstrap resamples: the ends of a 95 % interval settle to about 2 % of its width."""
 
+STUDENTIZED = 8
+"""From this many seeds on the bootstrap is studentized; with fewer a resample may hold one value only, and has no spread."""
+
 
 class Estimate(NamedTuple):
     """A figure with its interval.
@@ -36,14 +39,11 @@ def mean_interval(values: np.ndarray, seed: int = 0) -> Estimate:
         Estimate; the interval is NaN for fewer than two seeds.
     """
     values = np.asarray(values, float)
-    if len(values) < 2:
-        return Estimate(float(values.mean()), float("nan"), float("nan"))
-    index = np.random.default_rng(seed).integers(0, len(values), (RESAMPLES, len(values)))
-    return _estimate(float(values.mean()), values[index].mean(axis=1), len(values))
+    return _ratio_interval(np.ones_like(values), values, seed)
 
 
 def gain_interval(baseline: np.ndarray, candidate: np.ndarray, seed: int = 0) -> Estimate:
-    """Relative gain of the mean over the same seeds: mean(candidate) / mean(baseline) - 1, paired bootstrap.
+    """Relative gain of the mean over the same seeds: mean(candidate) / mean(baseline) - 1, paired.
 
     Args:
         baseline: one value per seed, shape (m,).
@@ -59,16 +59,35 @@ def gain_interval(baseline: np.ndarray, candidate: np.ndarray, seed: int = 0) ->
     a, b = np.asarray(baseline, float), np.asarray(candidate, float)
     if a.shape != b.shape:
         raise ValueError(f"paired values need the same seeds, got {a.shape} and {b.shape}")
-    value = float(b.mean() / max(a.mean(), 1e-12) - 1)
-    if len(a) < 2:
+    ratio = _ratio_interval(a, b, seed)
+    return Estimate(*(x - 1 for x in ratio))
+
+
+def _ratio_interval(a: np.ndarray, b: np.ndarray, seed: int) -> Estimate:
+    """mean(b) / mean(a) with a 95 % interval over the pairs.
+
+    Gains over seeds are skewed: most windows a little better, one a great deal. A percentile interval of such a mean
+    reaches too far down and not far enough up; studentized resamples learn the skew. Few seeds get the percentile
+    interval, widened by Student's factor and by sqrt(n / (n - 1)).
+
+    Source:
+        Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5 (bootstrap-t).
+    """
+    n = len(a)
+    value = float(b.mean() / max(a.mean(), 1e-12))
+    if n < 2:
         return Estimate(value, float("nan"), float("nan"))
-    index = np.random.default_rng(seed).integers(0, len(a), (RESAMPLES, len(a)))
-    gains = b[index].mean(axis=1) / np.maximum(a[index].mean(axis=1), 1e-12) - 1
-    return _estimate(value, gains, len(a))
-
-
-def _estimate(value: float, resampled: np.ndarray, seeds: int) -> Estimate:
-    """Percentile interval, widened for few seeds: a bootstrap of n values is too narrow by sqrt(n / (n - 1)) and by Student's factor."""
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    wider = float(student.ppf(0.975, seeds - 1) / 1.959964 * np.sqrt(seeds / (seeds - 1)))
-    return Estimate(value, value - wider * (value - float(low)), value + wider * (float(high) - value))
+    index = np.random.default_rng(seed).integers(0, n, (RESAMPLES, n))
+    x, y = a[index], b[index]
+    ratios = y.mean(axis=1) / np.maximum(x.mean(axis=1), 1e-12)
+    if n < STUDENTIZED:
+        low, high = np.quantile(ratios, [0.025, 0.975])
+        wider = float(student.ppf(0.975, n - 1) / 1.959964 * np.sqrt(n / (n - 1)))
+        return Estimate(value, value - wider * (value - float(low)), value + wider * (float(high) - value))
+    spread = float((b - value * a).std(ddof=1) / np.sqrt(n) / max(a.mean(), 1e-12))
+    spreads = (y - ratios[:, None] * x).std(axis=1, ddof=1) / np.sqrt(n) / np.maximum(x.mean(axis=1), 1e-12)
+    studentized = (ratios - value) / np.maximum(spreads, 1e-9 * max(abs(value), 1e-12))
+    if spread == 0.0:
+        return Estimate(value, value, value)
+    low, high = np.quantile(studentized, [0.025, 0.975])
+    return Estimate(value, value - float(high) * spread, value - float(low) * spread)

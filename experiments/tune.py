@@ -18,9 +18,6 @@ from headway.controllers.default import default_candidate
 from headway.controllers.simulator import (
     ATTAINMENT,
     CLEAN,
-    GOODPUT_TPS,
-    ITL_P99_S,
-    SHED,
     Candidate,
     Draw,
     draw,
@@ -29,11 +26,11 @@ from headway.controllers.simulator import (
 )
 from headway.experiments.baseline import EARLY, Static, best, static_grid
 from headway.experiments.capacity import capacity_factor
+from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
 from headway.experiments.space import Space
-from headway.experiments.statistics import Estimate, gain_interval, mean_interval
-from headway.models.goodput import Goodput, Outcome, summarise
+from headway.experiments.statistics import Estimate, gain_interval
+from headway.models.goodput import summarise
 from headway.models.identified import IdentifiedPlant
-from headway.models.plant import Batch
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
 
@@ -41,8 +38,8 @@ OBJECTIVES = ("attainment", "requests", "capacity")
 
 Progress = Callable[[str, float], None]
 
-NEAR = 0.01
-"""Among candidates within this of the best attainment, the one with the most clean requests is taken."""
+TIED, HEAVIER = 0.001, 1.15
+"""Static settings within TIED of the best are told apart by what they attain at a load HEAVIER times as high."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,41 +113,6 @@ class Problem:
         else:
             value = clean if self.objective == "requests" else attainment
         return np.stack([value, attainment, clean], axis=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Side:
-    """One contender on the held-out workloads.
-
-    Args:
-        candidate: law and policy.
-        settings: what a person would set.
-        measures: shape (seeds, MEASURES).
-        goodput: all seeds as one population.
-    """
-
-    candidate: Candidate
-    settings: dict[str, Any]
-    measures: np.ndarray
-    goodput: Goodput
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values.
-
-        Returns:
-            Settings, attainment, goodput and what lies behind them.
-        """
-        attainment = mean_interval(self.measures[:, ATTAINMENT])
-        return {
-            "settings": self.settings,
-            "attainment": attainment.value,
-            "ci95": [attainment.low, attainment.high],
-            "goodput_tps": float(self.measures[:, GOODPUT_TPS].mean()),
-            "request_attainment": float(self.measures[:, CLEAN].mean()),
-            "shed": float(self.measures[:, SHED].mean()),
-            "itl_p99_s": float(self.measures[:, ITL_P99_S].mean()),
-            "figures": self.goodput.to_json(),
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,10 +210,18 @@ def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: 
 
 
 def _best_static(problem: Problem, draws: list[Draw], timeout: float | None) -> tuple[Static, float]:
+    """The best setting of the grid; of several that tie, as below the knee many do, the one that bears a heavier load best.
+
+    A setting at its very edge in training would fall over on held-out seeds, and any controller would seem to beat it.
+    """
     grid = static_grid(problem.limits, timeout)
-    scores = problem.scores([s.candidate() for s in grid], draws)
-    i = best(grid, scores[:, None, :], 0)
-    return grid[i], float(scores[i, 0])
+    scores = problem.scores([s.candidate() for s in grid], draws)[:, 0]
+    tied = np.flatnonzero(scores >= scores.max() - TIED)
+    heavier = np.full(len(tied), 1 / HEAVIER)
+    candidates = [grid[i].candidate() for i in tied]
+    measures = evaluate(problem.identified, candidates, draws, problem.targets, problem.limits, stretch=heavier)
+    i = int(tied[best([grid[k] for k in tied], measures, ATTAINMENT)])
+    return grid[i], float(scores[i])
 
 
 def _search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, say: Progress) -> tuple[list[np.ndarray], np.ndarray]:
@@ -345,32 +315,6 @@ def _judge(
     )
 
 
-def rivals(sides: list[Side], measure: int) -> list[str]:
-    """What did as well as the tuned controller, or better, on the held-out seeds, and a static choice that did not last.
-
-    Args:
-        sides: tuned, static, static with timeout, static in hindsight, untuned.
-        measure: which figure is compared.
-
-    Returns:
-        One sentence each.
-    """
-    tuned, static, early, hindsight, default = (s.measures[:, measure] for s in sides)
-    said = []
-    for name, values in (("a static setting with a queue timeout", early), ("the controller straight from the fit, untuned,", default)):
-        ahead = gain_interval(tuned, values)
-        if ahead.low > 0:
-            said.append(f"{name} does better on the held-out seeds: {100 * values.mean():.1f} % against {100 * tuned.mean():.1f} %")
-    if hindsight.mean() > static.mean() + NEAR:
-        gain, best_there = gain_interval(hindsight, tuned), sides[3].settings
-        said.append(
-            f"the static setting chosen in training is not the best of its grid on the held-out seeds: "
-            f"{best_there['token_budget']} tokens, {best_there['running_limit']} requests attain {100 * hindsight.mean():.1f} %; "
-            f"the gain over that is {100 * gain.value:+.1f} % [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
-        )
-    return said
-
-
 def d_rate(draws: list[Draw]) -> np.ndarray:
     """Arrival rates of the draws.
 
@@ -381,18 +325,3 @@ def d_rate(draws: list[Draw]) -> np.ndarray:
         Rates, shape (draws,) [requests/s].
     """
     return np.array([d.workload.rate_rps for d in draws])
-
-
-def hull_warnings(identified: IdentifiedPlant, outcomes: list[Outcome]) -> list[str]:
-    """What the load asked of the plant beyond what the trace held.
-
-    Args:
-        identified: the plant with its hull.
-        outcomes: runs.
-
-    Returns:
-        One sentence per sum that lies outside.
-    """
-    largest = np.max([o.largest for o in outcomes], axis=0)
-    decodes, kv, prefill, pairs = (float(x) for x in largest)
-    return identified.hull.outside(Batch(decodes, kv, prefill, pairs, 0))

@@ -53,6 +53,9 @@ class Load:
             Number of requests.
         """
         if wanted is not None:
+            given = len(self.source.draw(0, wanted, heldout=True))
+            if given < wanted:
+                self.notes.append(f"runs hold {given} requests, not {wanted}: held-out runs come from the last third of the file")
             return wanted
         rate = self.source.draw(0, 1000, heldout=False).rate_rps
         low, high = REQUESTS
@@ -103,7 +106,8 @@ def load_of(record: ControllerRecord, *, workload: str | None, rate_rps: float |
     targets, notes = parse_target(target) if target else (record.targets, [])
     loaded = load_workload(spec, rate, rows, targets)
     span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
-    return Load(spec, rate, span, loaded.source, targets, [*notes, *loaded.notes])
+    edited = ["controller.json was changed by hand since it was tuned: its content hash does not fit"] if record.edited else []
+    return Load(spec, rate, span, loaded.source, targets, [*edited, *notes, *loaded.notes])
 
 
 def read_plant(path: Path) -> IdentifiedPlant:
@@ -142,6 +146,8 @@ def _named(path: Path, read: Callable[[Any], Any]) -> Any:
         return read(data)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    except (AttributeError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise ValueError(f"{path}: a value is missing or of another kind than Headway writes ({error}); write the file anew") from None
 
 
 def with_limits(limits: Limits, given: Mapping[str, int]) -> Limits:

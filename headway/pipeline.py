@@ -13,9 +13,10 @@ from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate, draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
+from headway.experiments.contest import hull_warnings
 from headway.experiments.load import load_curve
 from headway.experiments.run import sha256_of, write_json, write_whole
-from headway.experiments.tune import Effort, Problem, Tuned, hull_warnings, tune
+from headway.experiments.tune import Effort, Problem, Tuned, tune
 from headway.experiments.validate import Validation, validate_on_engine, validate_on_plant
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace

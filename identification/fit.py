@@ -92,12 +92,21 @@ def fit(
         "rows": used_rows(reason, selected, trace.unreadable),
         "heldout": heldout.to_json() if heldout else None,
         "excitation": excited,
-        "warnings": [*trace.warnings, *said, *found.said, *doubts, *unmoved],
+        "warnings": [*_unlikely(trace), *trace.warnings, *said, *found.said, *doubts, *unmoved],
         "sources": [source._asdict() for source in trace.sources],
         "training": {"blocks": blocks, "where": {k: str(v) for k, v in (where or {}).items()}, "epsilon": epsilon, "seed": seed},
     }
     say("done", 1.0)
     return dataclasses.replace(found.identified, interval=interval, about=about)
+
+
+SLOW_S = 1.0
+"""A median step longer than this is more likely a wrong unit than a slow engine [s]."""
+
+
+def _unlikely(trace: Trace) -> list[str]:
+    median = float(np.median(trace.step_time_s))
+    return [f"the median step takes {median:.3g} s: is step_time_s of this trace in seconds?"] if median > SLOW_S else []
 
 
 def _silent(_label: str, _share: float) -> None:

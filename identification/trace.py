@@ -94,6 +94,9 @@ class Trace:
         if frame.height == 0:
             raise ValueError("a trace needs at least one step, got none")
         others = [name for name in frame.columns if name not in COLUMNS and name != "block"]
+        whole = frame["step"].cast(pl.Float64, strict=False)
+        if not ((whole == whole.round()) & (whole.abs() <= 2.0**53)).fill_null(False).all():
+            raise ValueError("step of a trace must be a whole number in every row")
         frame = frame.select([pl.col(name).cast(kind) for name, kind in COLUMNS.items()] + [pl.col(name) for name in others])
         for name in list(COLUMNS)[2:]:
             if not frame.select((pl.col(name).is_finite() & (pl.col(name) >= 0)).fill_null(False).all()).item():

@@ -113,7 +113,7 @@ class IdentifiedPlant:
         """
         from headway.models import PLANTS
 
-        if not isinstance(data, dict) or data.get("schema") != "headway/plant/1":
+        if not isinstance(data, dict) or data.get("schema") != "headway/plant/1" or not isinstance(data.get("structure"), str):
             found = data.get("schema") if isinstance(data, dict) else type(data).__name__
             raise ValueError(f"expected schema 'headway/plant/1', found {found!r}; is this the plant.json of `headway fit`?")
         if data.get("structure") not in PLANTS:
@@ -130,17 +130,40 @@ class IdentifiedPlant:
             at = "engine"
             limits = Limits(**{k: v if k in ("reservation", "first_token") else _number(k, v) for k, v in data["engine"].items()})
             at = "hull"
-            hull = Hull(**{k: float(v) for k, v in data["hull"].items()})
+            hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
             at = "margin"
             margin = {k: None if v is None else float(v) for k, v in data["margin"].items()}
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise ValueError(f"plant.json lacks or misstates {at}: {error}; write it anew with `headway fit`") from None
         plant = PLANTS[data["structure"]].from_coefficients(values)
+        for name, c in plant.coefficients().items():
+            unit = data["coefficients"][name].get("unit", c.unit)
+            if unit != c.unit:
+                raise ValueError(f"coefficient {name} is in {unit!r}, expected {c.unit!r}; write plant.json anew with `headway fit`")
         if not (np.isfinite(noise.decode).all() and np.isfinite(noise.mixed).all()):
             raise ValueError("residuals must be finite numbers; write plant.json anew with `headway fit`")
         limits.check()
         known = {"schema", "structure", "coefficients", "margin", "hull", "engine", "residuals"}
         return IdentifiedPlant(plant, noise, hull, margin, interval, limits, {k: v for k, v in data.items() if k not in known})
+
+
+def finite(name: str, value: Any) -> float:
+    """A number of a file, refused where it is none: a hull of NaN would let every load pass for known.
+
+    Args:
+        name: for the message.
+        value: as read.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: no number, or not finite.
+    """
+    number = float(_number(name, value))
+    if not np.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return number
 
 
 def _number(name: str, value: Any) -> Any:

@@ -223,6 +223,8 @@ def warnings_of(record: ControllerRecord) -> tuple[str, ...]:
         rows.append("this controller was not tuned: nothing says that it beats a static setting")
     if record.candidate.policy.triage == "none":
         rows.append("triage is off: under overload every prompt is served late, where turning some away would keep the rest on time")
+    if record.edited:
+        rows.append("controller.json was changed by hand since it was tuned: its content hash does not fit")
     attained = (record.tuning.get("heldout") or {}).get("attainment")
     promised = 1 - min(t.epsilon for t in record.targets)
     if attained is not None and attained < promised:

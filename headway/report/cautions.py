@@ -71,7 +71,9 @@ def _of_tuning(found: Findings) -> list[str]:
     text += _of_load(found)
     for side, label in (("controller", "with the controller"), ("best_static", "with the best static setting")):
         if dig(found.validation, side, "load") == "unstable":
-            text.append(f"{label} the load is more than can be carried: over 5 % of the arriving prompt work is never served, queued or shed")
+            text.append(
+                f"{label} the load is more than can be carried: over 5 % of the arriving prompt work is never served, queued or shed"
+            )
     return text
 
 

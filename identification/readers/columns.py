@@ -53,6 +53,10 @@ def seconds(cells: pl.Series, per_second: float) -> pl.Series:
     return pl.Series(cells.name, cells.to_numpy() / per_second)
 
 
+MOST = 1e15
+"""Greatest number that a cell may hold: above it squares of sums are no longer exact, and no engine gets there."""
+
+
 def text_table(opened: Opened, required: Iterable[str], form: str) -> tuple[pl.DataFrame, int]:
     """The cells of a CSV as text. A last row that the file broke off in is set aside.
 
@@ -73,6 +77,10 @@ def text_table(opened: Opened, required: Iterable[str], form: str) -> tuple[pl.D
         raise _no_table(opened, form, str(error).splitlines()[0]) from None
     frame = frame.rename({name: name.strip() for name in frame.columns}).filter(~pl.all_horizontal(pl.all().is_null()))
     need_columns(frame, opened.file, required, form)
+    header = [name.strip().strip('"') for name in opened.data.split(b"\n", 1)[0].decode("utf-8-sig", "replace").strip().split(",")]
+    twice = next((name for name in required if header.count(name) > 1), None)
+    if twice is not None:
+        raise TraceError(opened.file, f"one column {twice} in {form}", column=twice, found="two")
     cut = 0
     if frame.height and not opened.data.endswith(b"\n") and opened.data.rsplit(b"\n", 1)[-1].count(b",") < len(frame.columns) - 1:
         frame, cut = frame.head(-1), 1
@@ -131,11 +139,14 @@ def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: I
         except pl.exceptions.PolarsError:
             raise TraceError(file, "numbers", column=name, found=str(cells.dtype)) from None
         want = "a number" if name in free else "a number that is not negative"
-        good = values.is_finite() if name in free else values.is_finite() & (values >= 0)
+        good = (values.abs() <= MOST) if name in free else (values >= 0) & (values <= MOST)
+        good = good & values.is_finite()
         wrong = (~good.fill_null(False)).arg_true()
         if len(wrong):
             row = int(wrong[0])
             found = cells[row]
+            if values[row] is not None and abs(values[row]) > MOST:
+                want = f"a number of at most {MOST:.0e}"
             raise TraceError(file, want, row=row + 1, column=name, found="" if found is None else found)
         frame = frame.with_columns(values.alias(name))
     return frame

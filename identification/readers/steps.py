@@ -58,7 +58,7 @@ def read_steps(opened: Opened) -> Table:
             frame = frame.with_columns(values.alias(name))
     if "source" in frame.columns:
         frame = frame.with_columns(pl.col("source").cast(pl.String).fill_null("unknown"))
-    return Table(frame.with_columns(pl.col("step").cast(pl.Int64)), cut)
+    return Table(frame, cut)
 
 
 def _parquet(opened: Opened) -> pl.DataFrame:

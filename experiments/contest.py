@@ -1,0 +1,95 @@
+"""Contenders on held-out workloads: what each made of them, who else did as well, and what the load asked beyond the trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from headway.controllers.simulator import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED, Candidate
+from headway.experiments.statistics import gain_interval, mean_interval
+from headway.models.goodput import FAILED, Goodput, Outcome
+from headway.models.identified import IdentifiedPlant
+from headway.models.plant import Batch
+
+NEAR = 0.01
+"""Among candidates within this of the best attainment, the one with the most clean requests is taken; further apart is worse."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One contender on the held-out workloads.
+
+    Args:
+        candidate: law and policy.
+        settings: what a person would set.
+        measures: shape (seeds, MEASURES).
+        goodput: all seeds as one population.
+    """
+
+    candidate: Candidate
+    settings: dict[str, Any]
+    measures: np.ndarray
+    goodput: Goodput
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values.
+
+        Returns:
+            Settings, attainment, goodput and what lies behind them.
+        """
+        attainment = mean_interval(self.measures[:, ATTAINMENT])
+        return {
+            "settings": self.settings,
+            "attainment": attainment.value,
+            "ci95": [attainment.low, attainment.high],
+            "goodput_tps": float(self.measures[:, GOODPUT_TPS].mean()),
+            "request_attainment": float(self.measures[:, CLEAN].mean()),
+            "shed": float(self.measures[:, SHED].mean()),
+            "itl_p99_s": float(self.measures[:, ITL_P99_S].mean()),
+            "figures": self.goodput.to_json(),
+        }
+
+
+def rivals(sides: list[Side], measure: int) -> list[str]:
+    """What did as well as the tuned controller, or better, on the held-out seeds, and a static choice that did not last.
+
+    Args:
+        sides: tuned, static, static with timeout, static in hindsight, untuned.
+        measure: which figure is compared.
+
+    Returns:
+        One sentence each.
+    """
+    tuned, static, early, hindsight, default = (s.measures[:, measure] for s in sides)
+    said = []
+    for name, values in (("a static setting with a queue timeout", early), ("the controller straight from the fit, untuned,", default)):
+        ahead = gain_interval(tuned, values)
+        if ahead.low > 0:
+            said.append(f"{name} does better on the held-out seeds: {100 * values.mean():.1f} % against {100 * tuned.mean():.1f} %")
+    if hindsight.mean() > static.mean() + NEAR:
+        gain, best_there = gain_interval(hindsight, tuned), sides[3].settings
+        said.append(
+            f"the static setting chosen in training is not the best of its grid on the held-out seeds: "
+            f"{best_there['token_budget']} tokens, {best_there['running_limit']} requests attain {100 * hindsight.mean():.1f} %; "
+            f"the gain over that is {100 * gain.value:+.1f} % [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+        )
+    return said
+
+
+def hull_warnings(identified: IdentifiedPlant, outcomes: list[Outcome]) -> list[str]:
+    """What the load asked of the plant beyond what the trace held, and of the engine beyond what it can bear.
+
+    Args:
+        identified: the plant with its hull.
+        outcomes: runs.
+
+    Returns:
+        One sentence per sum that lies outside.
+    """
+    largest = np.max([o.largest for o in outcomes], axis=0)
+    decodes, kv, prefill, pairs = (float(x) for x in largest)
+    never, of = sum(int((o.status == FAILED).sum()) for o in outcomes), sum(len(o.status) for o in outcomes)
+    lost = [f"{never:,} of {of:,} requests can never fit: longer than max_len, or than the whole KV cache"] if never else []
+    return [*lost, *identified.hull.outside(Batch(decodes, kv, prefill, pairs, 0))]
