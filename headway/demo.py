@@ -26,7 +26,7 @@ TRACE = "demo_trace.parquet"
 """3,000 steps of the tiny llm on a CPU, recorded with `headway record --steps 3000 --max-tokens 512`."""
 
 MAX_TOKENS = 512
-RATE_RPS, TTFT_S, ITL_S = 42.0, 0.4, 0.012
+RATE_RPS, TTFT_S, ITL_S = 45.0, 0.4, 0.012
 """Load and promise on the machine that recorded the trace; where the choice of policy matters: the best static setting
 keeps between half and 95 % of it."""
 
@@ -38,7 +38,7 @@ STEPS = 3000
 CHECK_STEPS, SETTLED_STEPS = 400, 160
 """Steps run before anything else, to see whether this machine is the one the trace tells of; the first of them only settle."""
 
-SAME = 0.15
+SAME = 0.10
 """A median step within this of the plant counts as the same machine."""
 
 

@@ -23,6 +23,7 @@ class Bar:
     def __init__(self, console: Any) -> None:
         """Start the clock."""
         self.console, self.began, self.progress, self.task, self.label = console, time.monotonic(), None, None, ""
+        self.told = self.began
 
     def __call__(self, label: str, fraction: float) -> None:
         """Tell how far the work is.
@@ -34,8 +35,8 @@ class Bar:
         if time.monotonic() - self.began < PATIENCE_S:
             return
         if not self.console.is_terminal:  # a log: one line for each new thing that is being done
-            if label != self.label:
-                self.label = label
+            if label != self.label and time.monotonic() - self.told >= PATIENCE_S:
+                self.label, self.told = label, time.monotonic()
                 self.console.file.write(f"headway: {label} ({fraction:.0%} done, {time.monotonic() - self.began:.0f} s)\n")
             return
         if self.progress is None:
