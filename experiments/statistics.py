@@ -14,6 +14,10 @@ STUDENTIZED = 8
 """From this many seeds on the bootstrap is studentized; with fewer a resample may hold one value only, and has no spread."""
 
 
+LEAST_SPREAD = 0.4
+"""Spread of a resample is taken to be at least this share of the sample's."""
+
+
 class Estimate(NamedTuple):
     """A figure with its interval.
 
@@ -86,8 +90,9 @@ def _ratio_interval(a: np.ndarray, b: np.ndarray, seed: int) -> Estimate:
         return Estimate(value, value - wider * (value - float(low)), value + wider * (float(high) - value))
     spread = float((b - value * a).std(ddof=1) / np.sqrt(n) / max(a.mean(), 1e-12))
     spreads = (y - ratios[:, None] * x).std(axis=1, ddof=1) / np.sqrt(n) / np.maximum(x.mean(axis=1), 1e-12)
-    studentized = (ratios - value) / np.maximum(spreads, 1e-9 * max(abs(value), 1e-12))
-    if spread == 0.0:
+    if spread <= 1e-12 * max(abs(value), 1e-12):
         return Estimate(value, value, value)
+    # a resample that misses the one odd seed has next to no spread, and would send the interval to infinity
+    studentized = (ratios - value) / np.maximum(spreads, LEAST_SPREAD * spread)
     low, high = np.quantile(studentized, [0.025, 0.975])
     return Estimate(value, value - float(high) * spread, value - float(low) * spread)

@@ -297,7 +297,8 @@ def _judge(
     gain, gain_early = gain_interval(values[1], values[0]), gain_interval(values[2], values[0])
     outcome = "better" if gain.low > 0 else "no better"
     best_found, static_side, early_side, hindsight_side, default_side = sides
-    warnings = [*rivals(sides, measure), *hull_warnings(problem.identified, outcomes[0])]
+    rivalry = rivals(sides, measure) if problem.objective != "capacity" else []
+    warnings = [*rivalry, *hull_warnings(problem.identified, outcomes[0])]
     return Tuned(
         best_found,
         static_side,

@@ -334,3 +334,13 @@ def test_a_load_beyond_the_trace_is_marked(heavy: Tuned) -> None:
     source = Synthetic(Poisson(12.0), (LogNormal(800, 1.0, high=8000),), (Geometric(120),))
     found = tune(Problem(small, source, TARGETS, LIMITS), EFFORT, free=())
     assert re.fullmatch(r"extrapolation: steps of up to \d+ decoding sequences, the trace held 2", found.warnings[-1])
+
+
+def test_one_odd_seed_does_not_send_the_interval_to_infinity() -> None:
+    a = np.ones(20)
+    b = a.copy()
+    b[7] = 0.9
+    found = gain_interval(a, b)
+    assert found.value == pytest.approx(-0.005)
+    assert -0.03 < found.low < found.value <= found.high < 0.01
+    assert gain_interval(a, a) == (0.0, 0.0, 0.0)
