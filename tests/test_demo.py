@@ -46,7 +46,7 @@ def test_the_demo_tells_its_result_on_one_screen(tmp_path: Path, capsys: pytest.
     assert main(["demo", "--engine", "sim", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 24
-    for word in ("plant ", "margin", "aging rate", "predicted", "measured", "best static", "report "):
+    for word in ("plant ", "margin", "aging rate", "predicted", "simulated again", "best static", "report "):
         assert word in said
     assert said.splitlines()[-1].endswith("report.html")
     tuning = json.loads((out / "controller.json").read_text())["tuning"]
