@@ -61,7 +61,9 @@ def verdict(found: Findings) -> tuple[str, str, str]:
         own, static = (percent(dig(data, side, "attainment")) for side in ("controller", "best_static"))
         sides = f"{own} of the owed tokens on time, the best static setting {static}"
         how = f"on engine {data.get('engine')}" + (f" in {runs} paired run{'s' * (runs != 1)}" if isinstance(runs, int) else "")
-        text = f"Measured {how}, the controller put {sides}: a gain of {change(data.get('gain'))}{between(data.get('gain_ci95'))}."
+        again = data.get("engine") == "sim"  # nothing was measured: the plant was simulated with other noise and arrivals
+        seen = "Simulated again with other noise and arrivals" if again else "Measured"
+        text = f"{seen} {how}, the controller put {sides}: a gain of {change(data.get('gain'))}{between(data.get('gain_ci95'))}."
         if outcome == "invalid":
             text = f"The validation {how} cannot say anything: a condition of the experiment itself failed (see below)."
         return outcome, text, "good" if outcome == "met" else "bad"
