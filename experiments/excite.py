@@ -54,9 +54,8 @@ def record_trace(engine: Engine, *, steps: int, seed: int = 0, progress: Callabl
     """Excite an engine and note every step.
 
     The budget is drawn log-uniformly, the limit more often low than high; both are held for a random number of steps. On
-    some stairs nobody is admitted and
-    the running set drains. Data taken in closed loop would not
-    do: there the budget follows the step time, and the fit cannot tell the two apart.
+    some stairs nobody is admitted and the running set drains. Data taken in closed loop would not do: there the budget
+    follows the step time, and the fit cannot tell the two apart.
 
     Args:
         engine: any.

@@ -11,7 +11,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
+import optax
 from scipy.stats import qmc
 
 from headway.controllers.default import default_candidate
@@ -250,7 +252,8 @@ def _descend(
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Adam on central differences of half a unit, on a fresh half of the seeds each time; every iterate is scored on all."""
     d, point = len(start), start.copy()
-    first, second = np.zeros(d), np.zeros(d)
+    adam = optax.adam(0.6, b1=0.8, b2=0.95, eps=1e-4)
+    state = adam.init(point)
     average = point.copy()
     tried: list[np.ndarray] = []
     for k in range(1, effort.iterations + 1):
@@ -260,8 +263,9 @@ def _descend(
         values = problem.scores([space.candidate(p) for p in sides], part)[:, 0]
         width = np.maximum(np.diag(sides[:d] - sides[d:]), 1e-9)
         gradient = (values[:d] - values[d:]) / width
-        first, second = 0.8 * first + 0.2 * gradient, 0.95 * second + 0.05 * gradient**2
-        point = point + 0.6 * (first / (1 - 0.8**k)) / (np.sqrt(second / (1 - 0.95**k)) + 1e-4)
+        with jax.numpy_dtype_promotion("standard"):  # optax itself promotes its step count
+            move, state = adam.update(-gradient, state)
+        point = point + np.asarray(move, float)
         point = np.clip(point, space.low, space.high)
         average = 0.7 * average + 0.3 * point
         tried += [point.copy(), average.copy()]
