@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.controllers.simulator import ON_TIME, OWED, Candidate, Draw, evaluate
+from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.models.identified import IdentifiedPlant
+from headway.models.measures import ON_TIME, OWED
 from headway.models.signals import Limits, Target
 
 LOWEST, HIGHEST = 1 / 16, 16.0

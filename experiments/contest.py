@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from headway.controllers.simulator import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED, Candidate
+from headway.controllers.simulator import Candidate
 from headway.experiments.statistics import gain_interval, mean_interval
 from headway.models.goodput import FAILED, Goodput, Outcome
 from headway.models.identified import IdentifiedPlant
+from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED
 from headway.models.plant import Batch
 
 NEAR = 0.01

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from headway.controllers.simulator import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED, Candidate, Draw, evaluate
+from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.models.identified import IdentifiedPlant
+from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED
 from headway.models.signals import Limits, Target
 
 FACTORS = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.4, 1.6)

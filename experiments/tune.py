@@ -17,15 +17,7 @@ import optax
 from scipy.stats import qmc
 
 from headway.controllers.default import default_candidate
-from headway.controllers.simulator import (
-    ATTAINMENT,
-    CLEAN,
-    Candidate,
-    Draw,
-    draw,
-    evaluate,
-    simulate,
-)
+from headway.controllers.simulator import Candidate, Draw, draw, evaluate, simulate
 from headway.experiments.baseline import EARLY, Static, best, static_grid
 from headway.experiments.capacity import capacity_factor
 from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
@@ -33,6 +25,7 @@ from headway.experiments.space import Space
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.goodput import summarise
 from headway.models.identified import IdentifiedPlant
+from headway.models.measures import ATTAINMENT, CLEAN
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from headway.controllers.loop import drive
-from headway.controllers.simulator import Candidate, Draw, draw, simulate
+from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, draw, simulate
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.engine import Engine
 from headway.models.goodput import FINISHED, GAP_BINS, GAP_LOW_S, GAP_RATIO, Goodput, Outcome, summarise
 from headway.models.identified import IdentifiedPlant
+from headway.models.plant import Batch
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
 
@@ -127,8 +128,6 @@ def timeline(outcome: Outcome, rows: int = 3000) -> dict[str, list[float]]:
     Returns:
         Columns by name; empty if nothing was recorded.
     """
-    from headway.controllers.simulator import LOG_COLUMNS
-
     log = outcome.log[:rows]
     return {name: [float(f"{x:.6g}") for x in log[:, k]] for k, name in enumerate(LOG_COLUMNS)} if len(log) else {}
 
@@ -264,8 +263,6 @@ def live_gates(sides: tuple[Side, Side], identified: IdentifiedPlant) -> list[Ch
     both = np.concatenate([o.log for side in sides for o in side.measured])
     overlap = int(((log[:, 2] > 0) & (log[:, 4] > 0)).sum())
     bound = float((log[:, 10] == 3).mean()) if len(log) else 0.0
-    from headway.models.plant import Batch
-
     expected = np.asarray(identified.plant.step_time_s(Batch(*(both[:, k] for k in (2, 3, 4, 5, 6)))))
     drift = float(np.median(both[:, 1] / np.maximum(expected, 1e-9)))
     return [

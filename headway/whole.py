@@ -10,10 +10,12 @@ from typing import Any
 
 from headway.controllers.record import ControllerRecord
 from headway.engines.live import check_engine, live_engine
-from headway.experiments.run import RunFolder, read_json, write_whole
+from headway.experiments.run import RunFolder, read_json, write_json, write_whole
 from headway.experiments.tune import Effort
+from headway.identification.trace import Trace
 from headway.loads import load_of, open_load, read_controller, read_plant
 from headway.models.engine import Engine
+from headway.models.identified import IdentifiedPlant
 from headway.pipeline import Progress, export_stage, fit_stage, tune_stage, validate_stage, write_trace
 from headway.report import write_report
 
@@ -108,27 +110,19 @@ def run_all(
         ValueError: something given cannot be read or used; nothing is left behind if it shows before the first stage.
     """
     rows = slice(*request.rows) if request.rows else None
-    # both are read before the folder is made: a wrong one leaves nothing behind
+    # workload and trace are read before the folder is made: a wrong one leaves nothing behind
     load = open_load(request.workload, request.target, rate_rps=request.rate_rps, rows=rows, epsilon=request.epsilon)
-    fit = lambda to, tell: fit_stage(  # noqa: E731
-        [Path(t) for t in request.traces],
-        to,
-        where=request.where,
-        epsilon=request.epsilon or 0.01,
-        limits=request.limits,
-        seed=request.seed,
-        progress=tell,
-    )
-    folder = RunFolder(out)
-    if not resume:
-        plant, trace = fit(None, None)
+    folder, found = RunFolder(out), [] if resume else [_identify(request, None)]
+
+    def identified(tell: Progress) -> tuple[IdentifiedPlant, Trace]:
+        if not found:
+            found.append(_identify(request, tell))
+        return found[0]
+
     check_engine(request.engine)
     folder.open(dataclasses.asdict(request), resume=resume)
-    if not resume:
-        _stage(folder, "trace", progress, lambda _: write_trace(trace, folder.file("trace")))  # pyright: ignore[reportPossiblyUnboundVariable]
-    else:
-        _stage(folder, "trace", progress, lambda tell: write_trace(fit(None, tell)[1], folder.file("trace")))
-    _stage(folder, "fit", progress, lambda tell: fit(folder.file("fit"), tell))
+    _stage(folder, "trace", progress, lambda tell: write_trace(identified(tell)[1], folder.file("trace")))
+    _stage(folder, "fit", progress, lambda tell: write_json(folder.file("fit"), identified(tell)[0].to_json()))
     plant = read_plant(folder.file("fit"))
     effort = Effort(requests=load.requests(request.requests), seed=request.seed, **request.effort)
     _stage(
@@ -144,6 +138,18 @@ def run_all(
     _stage(folder, "export", progress, lambda _: _export(folder, record))
     _stage(folder, "report", progress, lambda _: write_report(out))
     return collected(folder)
+
+
+def _identify(request: Request, tell: Progress | None) -> tuple[IdentifiedPlant, Trace]:
+    return fit_stage(
+        [Path(t) for t in request.traces],
+        None,
+        where=request.where,
+        epsilon=request.epsilon or 0.01,
+        limits=request.limits,
+        seed=request.seed,
+        progress=tell,
+    )
 
 
 def _validate(folder: RunFolder, request: Request, live: Engine | None, notes: tuple[str, ...], tell: Progress) -> None:

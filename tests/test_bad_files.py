@@ -13,11 +13,12 @@ import polars as pl
 import pytest
 
 from headway.cli import main
-from headway.controllers.simulator import ATTAINMENT, evaluate
+from headway.controllers.simulator import evaluate
 from headway.experiments.run import write_whole
 from headway.experiments.tune import Effort, Problem, tune
 from headway.models.goodput import FAILED
 from headway.models.identified import Hull, IdentifiedPlant
+from headway.models.measures import ATTAINMENT
 from headway.models.noise import Noise
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.controllers import StaticLaw
 from headway.controllers.policy import Policy
-from headway.controllers.simulator import ITL_P99_S, Candidate, Draw, evaluate, simulate
+from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
 from headway.models.goodput import (
     EXPIRED,
     FAILED,
@@ -33,6 +33,7 @@ from headway.models.goodput import (
     summarise,
     tokens_owed,
 )
+from headway.models.measures import ITL_P99_S
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
 from headway.models.workload import Workload

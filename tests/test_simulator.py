@@ -11,27 +11,9 @@ from hypothesis import assume, given, settings
 
 from headway.controllers import StaticLaw
 from headway.controllers.policy import Policy
-from headway.controllers.simulator import (
-    ATTAINMENT,
-    CLEAN,
-    END_S,
-    GOODPUT_TPS,
-    ITL_P99_S,
-    LATE,
-    LOG_COLUMNS,
-    MAX_GAP_S,
-    ON_TIME,
-    OWED,
-    SHED,
-    STEPS,
-    THROUGHPUT_TPS,
-    Candidate,
-    Draw,
-    draw,
-    evaluate,
-    simulate,
-)
+from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, draw, evaluate, simulate
 from headway.models.goodput import FAILED, FINISHED, FUTURE, GAP_BINS, REJECTED, Outcome, gap_bin, summarise
+from headway.models.measures import ATTAINMENT, CLEAN, END_S, GOODPUT_TPS, ITL_P99_S, MAX_GAP_S, ON_TIME, OWED, SHED, STEPS, THROUGHPUT_TPS
 from headway.models.noise import Noise
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
@@ -260,7 +242,6 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
             ON_TIME: alone.on_time.sum(),
             OWED: alone.owed.sum(),
             END_S: alone.end_s,
-            LATE: 0.0,
         }
         assert {k: row[k] for k in wanted} == pytest.approx(wanted, rel=1e-12)
         # where classes have transports of their own, the search's p99 is exact to a bin

@@ -15,7 +15,7 @@ from headway.controllers import PILaw, StaticLaw
 from headway.controllers.default import default_candidate
 from headway.controllers.policy import Policy
 from headway.controllers.record import POLICY_UNITS
-from headway.controllers.simulator import ATTAINMENT, CLEAN, GOODPUT_TPS, SHED, Candidate, Draw, evaluate
+from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.experiments import tune as tuning
 from headway.experiments.baseline import EARLY, Static, best, static_grid
 from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor
@@ -26,6 +26,7 @@ from headway.experiments.tune import NEAR, Effort, Problem, Tuned, choose, tune
 from headway.models.generators import Gamma, Poisson, Synthetic
 from headway.models.identified import IdentifiedPlant
 from headway.models.lengths import Geometric, LogNormal
+from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, SHED
 from headway.models.noise import Noise
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
