@@ -89,7 +89,7 @@ def fit(
     say("excitation", 0.9)
     excited, unmoved = _excited(found)
     about = {
-        "rows": used_rows(reason, selected, trace.unreadable),
+        "rows": used_rows(reason, selected, trace.aside),
         "heldout": heldout.to_json() if heldout else None,
         "excitation": excited,
         "warnings": [*_unlikely(trace), *trace.warnings, *said, *found.said, *doubts, *unmoved],

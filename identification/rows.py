@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 from scipy.spatial import KDTree
 
-from headway.identification.trace import Trace
+from headway.identification.trace import READ_ASIDE, Trace
 
 KEPT = ""
 IDLE = "idle"
 FIRST_SHAPE = "first_shape"
 GAP = "gap"
 BOOKED = "booked_on_neighbour"
-UNREADABLE = "unreadable"
 REASONS: dict[str, str] = {
     IDLE: "no token, or a duration of zero: the heartbeat of an idle engine",
     FIRST_SHAPE: "among the first steps, or the first of its shape, and many times as long as steps like it: compilation",
     GAP: "many times as long as all steps like it: a stall or an idle gap inside the step",
     BOOKED: "one step took almost none, the one beside it both: the time was booked on the neighbour",
-    UNREADABLE: "held in part only by a file that was cut off",
+    **READ_ASIDE,
 }
 """Reason a row is set aside: what it means."""
 
@@ -75,22 +74,21 @@ def judge(trace: Trace) -> np.ndarray:
     return reason
 
 
-def used_rows(reason: np.ndarray, selected: np.ndarray, unreadable: int = 0) -> dict[str, Any]:
+def used_rows(reason: np.ndarray, selected: np.ndarray, read_aside: Mapping[str, int] | None = None) -> dict[str, Any]:
     """Count the rows, for people.
 
     Args:
         reason: from `judge`, shape (k,).
         selected: rows that were asked for, shape (k,), bool.
-        unreadable: rows that the file held in part only [rows].
+        read_aside: rows that the readers set aside, by reason [rows].
 
     Returns:
         {"read": rows asked for, "used": rows kept, "set_aside": {reason: rows}} [rows].
     """
     names, counts = np.unique(reason[selected].astype(str), return_counts=True)
     aside = {str(name): int(count) for name, count in zip(names, counts, strict=True) if name != KEPT}
-    if unreadable:
-        aside[UNREADABLE] = unreadable
-    read = int(selected.sum()) + unreadable
+    aside |= {name: int(count) for name, count in (read_aside or {}).items() if count}
+    read = int(selected.sum()) + sum((read_aside or {}).values())
     return {"read": read, "used": read - sum(aside.values()), "set_aside": aside}
 
 

@@ -30,6 +30,20 @@ BLOCKS = ("all", "even", "odd")
 """Which blocks of rows a fit or a score may use."""
 
 
+READ_ASIDE: dict[str, str] = {
+    "unreadable": "held in part only by a file that was cut off",
+    "dummy": "a step of an idle data-parallel rank, which computes on nothing",
+    "not_a_step": "a record of waiting or summing up, in which no batch ran",
+    "averaged_over_idle": "an average over steps and the idle time between them",
+    "first_of_stream": "the first record of a stream, whose start was not recorded",
+    "dropped_to_fit": "not read: of a trace larger than memory whole blocks were taken, evenly spread",
+}
+"""Reasons for which a reader sets rows aside: what each means. Lines of other content (access logs) are not counted."""
+
+CLOCKS = ("wall", "device")
+"""What durations may be taken on: from start to start of steps, or on the device alone, without the host's gaps."""
+
+
 class Source(NamedTuple):
     """One file that a trace came from.
 
@@ -52,15 +66,19 @@ class Trace:
         frame: one row per step, the columns of `COLUMNS`, then others; in order of step within each source, shape (k,).
         sources: the files it came from.
         engine: limits found in the engine configuration beside it, by field of `Limits` [tokens, requests].
-        unreadable: rows that the file held in part only (a recording that was cut off) [rows].
+        aside: rows that the readers set aside, by reason, a key of `READ_ASIDE` [rows].
         warnings: what the reader has to say, one sentence each.
+        missing: columns that the format does not record; they stand at zero.
+        clock: what the durations were taken on, one of `CLOCKS`.
     """
 
     frame: pl.DataFrame
     sources: tuple[Source, ...] = ()
     engine: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    unreadable: int = 0
+    aside: Mapping[str, int] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    clock: str = "wall"
 
     @staticmethod
     def of(
@@ -68,8 +86,10 @@ class Trace:
         *,
         sources: Sequence[Source] = (),
         engine: Mapping[str, int] | None = None,
-        unreadable: int = 0,
+        aside: Mapping[str, int] | None = None,
         warnings: Sequence[str] = (),
+        missing: Sequence[str] = (),
+        clock: str = "wall",
     ) -> Trace:
         """Put rows in order and cut them into blocks. Blocks are cut here, before any row is set aside or chosen.
 
@@ -77,15 +97,19 @@ class Trace:
             frame: the columns of `COLUMNS` (`source` may be left out: one stream), and any others, shape (k,).
             sources: the files.
             engine: limits of the engine, by field of `Limits` [tokens, requests].
-            unreadable: rows that could not be read [rows].
+            aside: rows that the readers set aside, by reason [rows].
             warnings: what the reader has to say.
+            missing: columns that the format does not record.
+            clock: one of `CLOCKS`.
 
         Returns:
             The trace.
 
         Raises:
-            ValueError: a column is missing, there is no row, or a number is negative or not finite.
+            ValueError: a column is missing, there is no row, a number is negative or not finite, or an unknown clock.
         """
+        if clock not in CLOCKS:
+            raise ValueError(f"clock must be one of {list(CLOCKS)}, got {clock!r}")
         if "source" not in frame.columns:
             frame = frame.with_columns(source=pl.lit("trace"))
         missing = [name for name in COLUMNS if name not in frame.columns]
@@ -103,7 +127,7 @@ class Trace:
                 raise ValueError(f"{name} of a trace must be finite and not negative in every row")
         order = frame["source"].unique(maintain_order=True).to_list()
         frame = frame.sort(pl.col("source").replace_strict(order, range(len(order))), "step", maintain_order=True)
-        return Trace(_blocked(frame), tuple(sources), dict(engine or {}), unreadable, tuple(warnings))
+        return Trace(_blocked(frame), tuple(sources), dict(engine or {}), dict(aside or {}), tuple(warnings), tuple(missing), clock)
 
     @property
     def reader(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.identification.rows import BOOKED, FIRST_SHAPE, GAP, IDLE, KEPT, REASONS, UNREADABLE, judge, select, used_rows
+from headway.identification.rows import BOOKED, FIRST_SHAPE, GAP, IDLE, KEPT, REASONS, judge, select, used_rows
 from headway.identification.trace import Trace
 from headway.models.plant import Batch
 from tests.synthetic_steps import composed, durations, traced
@@ -124,10 +124,10 @@ def test_short_and_constant_traces_pass(k: int) -> None:
 
 def test_every_reason_is_explained_and_counts_add_up() -> None:
     reason = np.array(["", *REASONS, GAP], dtype=object)
-    rows = used_rows(reason, np.ones(len(reason), bool), unreadable=2)
+    rows = used_rows(reason, np.ones(len(reason), bool), {"unreadable": 2})
     assert rows["read"] == rows["used"] + sum(rows["set_aside"].values()) == len(reason) + 2
     assert rows["set_aside"][GAP] == 2
-    assert rows["set_aside"][UNREADABLE] == 2
+    assert rows["set_aside"]["unreadable"] == 2
     assert all(text.strip() for text in REASONS.values())
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from headway.identification.readers import TRACE_READERS, TraceError, read_trace
-from headway.identification.rows import IDLE, UNREADABLE, judge, select, used_rows
+from headway.identification.rows import IDLE, judge, select, used_rows
 from headway.identification.trace import BLOCK_ROWS, COLUMNS, Trace
 
 DATA = Path(__file__).parent / "data" / "traces"
@@ -52,7 +52,7 @@ def test_how_lines_end_and_files_begin_changes_nothing(format: str, ends: str, t
     changed = {"no final newline": text, "byte order mark": "\ufeff" + text}.get(ends, text.replace("\n", ends) + ends)
     plain, same = read_trace(_written(tmp_path, text + "\n")), read_trace(_written(tmp_path, changed))
     assert plain.frame.equals(same.frame)
-    assert same.unreadable == 0
+    assert same.aside == {}
 
 
 def test_metrics_are_put_in_order_of_step_within_each_stream() -> None:
@@ -105,9 +105,9 @@ def test_a_last_line_that_was_cut_off_is_set_aside_and_said(format: str, tmp_pat
     whole, cut = read_trace(_written(tmp_path, text)), read_trace(_written(tmp_path, text[: text.rindex(",") - 1]))
     assert len(cut) == len(whole) - 1
     assert cut.warnings[-1] == "1 row cut off at the end of a file, set aside as unreadable"
-    rows = used_rows(judge(cut), select(cut, "all", None), cut.unreadable)
+    rows = used_rows(judge(cut), select(cut, "all", None), cut.aside)
     assert rows["read"] == len(whole)
-    assert rows["set_aside"][UNREADABLE] == 1
+    assert rows["set_aside"]["unreadable"] == 1
 
 
 def test_a_broken_line_elsewhere_is_an_error(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def steps_of(trace: Trace, identified: IdentifiedPlant) -> Steps:
     reason = judge(some)
     kept = np.flatnonzero((reason == KEPT) & selected[part])
     batch, predicted = some.batch(), identified.plant.step_time_s(some.batch())
-    rows = used_rows(reason, selected[part], trace.unreadable)
+    rows = used_rows(reason, selected[part], trace.aside)
     return Steps(part[kept], some.step_time_s[kept], np.asarray(predicted, float)[kept], batch.prefill_tokens[kept] > 0, rows, len(trace))
 
 

@@ -2,42 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import functools
+import gzip
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
 import polars as pl
 
 from headway.identification.readers.errors import TraceError
 
+LOOK = 65536
+"""Bytes of a file that are looked at to tell its format [bytes]."""
+GZIP = b"\x1f\x8b"
 
-class Opened(NamedTuple):
-    """A file as the readers get it: looked at once, read once.
+
+class Opened:
+    """A file as the readers get it: its start is looked at, its whole read only by a reader that asks for it.
+
+    A gzip-compressed file is unpacked on the way; a reader never sees the difference.
 
     Args:
-        file: as it was given.
-        data: its bytes.
-        header: names in its first line, if that is a line of comma-separated names; else empty.
-        first: its first line, if that is a JSON object; else None.
+        file: as it was given; it must exist and be readable.
+
+    Raises:
+        TraceError: a compressed file that is broken.
     """
 
-    file: str
-    data: bytes
-    header: tuple[str, ...]
-    first: dict | None
+    def __init__(self, file: str) -> None:
+        self.file = file
+        with open(file, "rb") as stream:
+            self.packed = stream.read(2) == GZIP
+        with gzip.open(file, "rb") if self.packed else open(file, "rb") as stream:
+            try:
+                start = stream.read(LOOK)
+            except (OSError, EOFError, zlib.error) as error:
+                raise TraceError(file, "a whole gzip file", found=str(error)) from None
+        self.start: bytes = start.removeprefix(b"\xef\xbb\xbf")
+
+    @functools.cached_property
+    def data(self) -> bytes:
+        """The whole content, unpacked [bytes]. Ask for it only where the file is small or cannot be streamed.
+
+        Raises:
+            TraceError: a compressed file that is broken.
+        """
+        data = Path(self.file).read_bytes()
+        if self.packed:
+            try:
+                data = gzip.decompress(data)
+            except (OSError, EOFError, zlib.error) as error:
+                raise TraceError(self.file, "a whole gzip file", found=str(error)) from None
+        return data.removeprefix(b"\xef\xbb\xbf")
+
+    @functools.cached_property
+    def header(self) -> tuple[str, ...]:
+        """Names in the first line, if that is a line of comma-separated names; else empty."""
+        line = self.start.split(b"\n", 1)[0].strip()
+        if b"," not in line or line.startswith(b"{"):
+            return ()
+        return tuple(name.strip().strip('"') for name in line.decode(errors="replace").split(","))
+
+    @functools.cached_property
+    def first(self) -> dict[str, Any] | None:
+        """The first line, if that is a JSON object; else None."""
+        line = self.start.split(b"\n", 1)[0].strip()
+        try:
+            value = msgspec.json.decode(line) if line.startswith(b"{") else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return value if isinstance(value, dict) else None
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The start as text, whatever its encoding: for patterns of a log line."""
+        return self.start.decode("latin-1")
 
 
 class Table(NamedTuple):
     """What a reader hands on.
 
     Args:
-        frame: the columns of `headway.identification.trace.COLUMNS` and others, in file order, shape (k,).
-        unreadable: rows that the file held in part only [rows].
+        frame: the columns of `headway.identification.trace.COLUMNS` and others, in file order, shape (k,). A column that
+            the format does not record stands at zero and is named in `missing`.
+        aside: rows or lines that hold no step, by reason, a key of `headway.identification.trace.READ_ASIDE` [rows].
         warnings: what there is to say, one sentence each.
+        missing: columns of `COLUMNS` that the format does not record.
+        clock: what the durations were taken on, one of `headway.identification.trace.CLOCKS`.
+        engine: limits of the engine that the file itself names, by field of `Limits` [tokens, requests].
     """
 
     frame: pl.DataFrame
-    unreadable: int = 0
+    aside: Mapping[str, int] = {}
     warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    clock: str = "wall"
+    engine: Mapping[str, int] = {}
 
 
 def seconds(cells: pl.Series, per_second: float) -> pl.Series:
@@ -77,7 +139,7 @@ def text_table(opened: Opened, required: Iterable[str], form: str) -> tuple[pl.D
         raise _no_table(opened, form, str(error).splitlines()[0]) from None
     frame = frame.rename({name: name.strip() for name in frame.columns}).filter(~pl.all_horizontal(pl.all().is_null()))
     need_columns(frame, opened.file, required, form)
-    header = [name.strip().strip('"') for name in opened.data.split(b"\n", 1)[0].decode("utf-8-sig", "replace").strip().split(",")]
+    header = list(opened.header)
     twice = next((name for name in required if header.count(name) > 1), None)
     if twice is not None:
         raise TraceError(opened.file, f"one column {twice} in {form}", column=twice, found="two")

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import msgspec
-
 from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.errors import TraceError
 
@@ -26,11 +24,8 @@ class TraceReader(NamedTuple):
     read: Callable[[Opened], Table]
 
 
-LOOK = 65536
-"""Bytes of a file that are looked at to tell its format [bytes]."""
-
 RECOGNISED: tuple[tuple[str, str], ...] = (
-    (r"\A(\x1f\x8b|PK\x03\x04|\x28\xb5\x2f\xfd)", "a compressed file; unpack it first"),
+    (r"\A(PK\x03\x04|\x28\xb5\x2f\xfd)", "a compressed file; unpack it first"),
     (r"Avg prompt throughput", "a vLLM log, which averages over many steps; record its forward pass metrics"),
     (r"Iteration\(\d+\): ", "vLLM's iteration details, which are not supported yet; record its forward pass metrics"),
     (r'"iteration_index"', "the record of a vLLM stat logger, which lacks the KV tokens read; record its forward pass metrics"),
@@ -42,29 +37,6 @@ RECOGNISED: tuple[tuple[str, str], ...] = (
     (r"headway/plant/", "a plant that is fitted already"),
 )
 """Formats that hold no steps, or that no reader here knows yet: a pattern of their content, and what to say."""
-
-
-def opened(file: str, data: bytes) -> Opened:
-    """Look at the start of a file.
-
-    Args:
-        file: as it was given.
-        data: its bytes.
-
-    Returns:
-        The file with the names of its first line, or the object in it.
-    """
-    data = data.removeprefix(b"\xef\xbb\xbf")
-    line = data[:LOOK].split(b"\n", 1)[0].strip()
-    first, header = None, ()
-    if line.startswith(b"{"):
-        try:
-            first = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            first = None
-    elif b"," in line:
-        header = tuple(name.strip().strip('"') for name in line.decode(errors="replace").split(","))
-    return Opened(file, data, header, first if isinstance(first, dict) else None)
 
 
 def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> str:
@@ -84,14 +56,14 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
     """
     if wanted != "auto" and wanted not in readers:
         raise ValueError(f"unknown trace format {wanted!r}; this version reads auto, {', '.join(readers)}")
-    if not found.data.strip():
+    if not found.start.strip():
         raise TraceError(found.file, "a trace of engine steps, found an empty file")
     if wanted != "auto":
         return wanted
     for name, reader in readers.items():
         if reader.claims(found):
             return name
-    start = found.data[:LOOK].decode("latin-1")
+    start = found.text
     for pattern, says in RECOGNISED:
         if re.search(pattern, start, re.MULTILINE):
             raise TraceError(found.file, f"a trace of engine steps; this looks like {says}")

@@ -163,5 +163,5 @@ def _table(frame: pl.DataFrame, cut: int) -> Table:
             requests("sum_prefill_tokens", "num_prefill_requests").alias("prefill_requests"),
             *held,
         ),
-        cut,
+        {"unreadable": cut},
     )

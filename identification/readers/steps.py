@@ -30,7 +30,7 @@ def claims_steps(opened: Opened) -> bool:
     Returns:
         True for any Parquet file, and for a header that names `step_time_s` or most of the other columns.
     """
-    return opened.data.startswith(b"PAR1") or "step_time_s" in opened.header or sum(n in opened.header for n in STEP_COLUMNS) >= 4
+    return opened.start.startswith(b"PAR1") or "step_time_s" in opened.header or sum(n in opened.header for n in STEP_COLUMNS) >= 4
 
 
 def read_steps(opened: Opened) -> Table:
@@ -46,7 +46,7 @@ def read_steps(opened: Opened) -> Table:
         TraceError: a column missing, a cell that is no number or negative, no step.
     """
     cut = 0
-    if opened.data.startswith(b"PAR1"):
+    if opened.start.startswith(b"PAR1"):
         frame = _parquet(opened)
     else:
         frame, cut = text_table(opened, STEP_COLUMNS, FORM_STEPS)
@@ -58,7 +58,7 @@ def read_steps(opened: Opened) -> Table:
             frame = frame.with_columns(values.alias(name))
     if "source" in frame.columns:
         frame = frame.with_columns(pl.col("source").cast(pl.String).fill_null("unknown"))
-    return Table(frame, cut)
+    return Table(frame, {"unreadable": cut})
 
 
 def _parquet(opened: Opened) -> pl.DataFrame:
@@ -128,7 +128,7 @@ def read_scheduler(opened: Opened) -> Table:
             pl.col("t_mono").alias("start_s"),
             *held,
         ),
-        cut,
+        {"unreadable": cut},
         warnings,
     )
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import polars as pl
 
 from headway.identification.readers.columns import Opened, Table
-from headway.identification.readers.detect import TraceReader, format_of, opened
+from headway.identification.readers.detect import TraceReader, format_of
 from headway.identification.readers.engine_config import engine_limits
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.fpm import FORM_CSV, FORM_JSONL, claims_csv, claims_jsonl, read_csv, read_jsonl
 from headway.identification.readers.steps import FORM_SCHEDULER, FORM_STEPS, claims_scheduler, claims_steps, read_scheduler, read_steps
-from headway.identification.trace import Source, Trace
+from headway.identification.trace import COLUMNS, Source, Trace
 
 TRACE_READERS: dict[str, TraceReader] = {
     "fpm_csv": TraceReader(FORM_CSV, claims_csv, read_csv),
@@ -50,19 +50,28 @@ def read_trace(paths: str | Path | Sequence[str | Path], format: str = "auto") -
         found = _open(file)
         name = format_of(found, TRACE_READERS, format)
         tables.append(TRACE_READERS[name].read(found))
-        sources.append(Source(file, hashlib.sha256(found.data).hexdigest(), name))
+        with open(file, "rb") as stream:
+            sources.append(Source(file, hashlib.file_digest(stream, "sha256").hexdigest(), name))
     frame = pl.concat(_with_streams(files, tables), how="diagonal_relaxed")
     engine, said = engine_limits(files, frame)
     warnings = [*(w for table in tables for w in table.warnings), *said, *_repeated(frame)]
-    cut = sum(table.unreadable for table in tables)
-    if cut:
+    aside: dict[str, int] = {}
+    for table in tables:
+        for reason, rows in table.aside.items():
+            if rows:
+                aside[reason] = aside.get(reason, 0) + rows
+    if cut := aside.get("unreadable", 0):
         warnings.append(f"{cut} row{'s' * (cut > 1)} cut off at the end of a file, set aside as unreadable")
-    return Trace.of(frame, sources=sources, engine=engine, unreadable=cut, warnings=warnings)
+    for table in tables:
+        engine = {**table.engine, **engine}
+    missing = [name for name in COLUMNS if any(name in table.missing for table in tables)]
+    clock = "device" if any(table.clock == "device" for table in tables) else "wall"
+    return Trace.of(frame, sources=sources, engine=engine, aside=aside, warnings=warnings, missing=missing, clock=clock)
 
 
 def _open(file: str) -> Opened:
     try:
-        return opened(file, Path(file).read_bytes())
+        return Opened(file)
     except IsADirectoryError:
         raise TraceError(file, "a file, not a folder") from None
     except FileNotFoundError:
