@@ -10,6 +10,7 @@ import numpy as np
 
 from headway.models.plant import Batch, Coefficient, Plant
 from headway.models.pytree import pytree
+from headway.models.steptime import PACKED
 
 TERMS: tuple[tuple[str, str], ...] = (
     ("floor", "s"),
@@ -36,7 +37,20 @@ def terms(batch: Batch, like: Any = np) -> Any:
     return like.stack([like.ones_like(columns[0]), *columns], axis=-1)
 
 
-def _checked(values: dict[str, float], names: list[str], structure: str) -> list[float]:
+def checked(values: dict[str, float], names: list[str], structure: str) -> list[float]:
+    """The numbers of a plant in order.
+
+    Args:
+        values: by name.
+        names: wanted, in order.
+        structure: for the message.
+
+    Returns:
+        The values, in the order of `names`.
+
+    Raises:
+        ValueError: a missing or unknown name, or a value that is negative or not finite.
+    """
     missing, unknown = [n for n in names if n not in values], [n for n in values if n not in names]
     if missing or unknown:
         raise ValueError(f"coefficients of structure {structure!r}: missing {missing}, unknown {unknown}; expected {names}")
@@ -66,18 +80,18 @@ class AffinePlant(Plant):
     law: Any
 
     def step_time_s(self, batch: Batch) -> Any:  # noqa: D102
-        like = _namespace(self.law, batch)
+        like = namespace(self.law, batch)
         return terms(batch, like) @ like.asarray(self.law)
 
     def pack(self) -> np.ndarray:  # noqa: D102
-        return np.concatenate([np.asarray(self.law, float)] * 2)
+        return np.concatenate([np.asarray(self.law, float)] * 2 + [np.zeros(PACKED - 2 * len(TERMS))])
 
     def coefficients(self) -> dict[str, Coefficient]:  # noqa: D102
         return {f"all.{name}": Coefficient(float(v), unit) for (name, unit), v in zip(TERMS, self.law, strict=True)}
 
     @classmethod
     def from_coefficients(cls, values: dict[str, float]) -> AffinePlant:  # noqa: D102
-        return cls(tuple(_checked(values, [f"all.{n}" for n, _ in TERMS], cls.structure)))
+        return cls(tuple(checked(values, [f"all.{n}" for n, _ in TERMS], cls.structure)))
 
 
 @final
@@ -101,13 +115,13 @@ class RegimePlant(Plant):
     mixed: Any
 
     def step_time_s(self, batch: Batch) -> Any:  # noqa: D102
-        like = _namespace((self.decode, self.mixed), batch)
+        like = namespace((self.decode, self.mixed), batch)
         rows = terms(batch, like)
         mixed = like.asarray(batch.prefill_tokens) > 0
         return like.where(mixed, rows @ like.asarray(self.mixed), rows @ like.asarray(self.decode))
 
     def pack(self) -> np.ndarray:  # noqa: D102
-        return np.concatenate([np.asarray(self.decode, float), np.asarray(self.mixed, float)])
+        return np.concatenate([np.asarray(self.decode, float), np.asarray(self.mixed, float), np.zeros(PACKED - 2 * len(TERMS))])
 
     def coefficients(self) -> dict[str, Coefficient]:  # noqa: D102
         rows = {}
@@ -119,12 +133,20 @@ class RegimePlant(Plant):
     @classmethod
     def from_coefficients(cls, values: dict[str, float]) -> RegimePlant:  # noqa: D102
         names = [f"decode.{n}" for n, _ in TERMS[:3]] + [f"mixed.{n}" for n, _ in TERMS]
-        numbers = _checked(values, names, cls.structure)
+        numbers = checked(values, names, cls.structure)
         return cls((*numbers[:3], 0.0, 0.0, 0.0), tuple(numbers[3:]))
 
 
-def _namespace(numbers: Any, batch: Batch) -> Any:
-    """numpy where everything is numpy or plain numbers, else JAX."""
+def namespace(numbers: Any, batch: Batch) -> Any:
+    """numpy where everything is numpy or plain numbers, else JAX.
+
+    Args:
+        numbers: a pytree of the plant's numbers.
+        batch: sums of the steps.
+
+    Returns:
+        `numpy` or `jax.numpy`.
+    """
     import jax
 
     leaves = jax.tree.leaves((numbers, tuple(batch)))

@@ -16,14 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.models import PLANTS
+from headway.models.concurrency import ConcurrencyPlant
+from headway.models.curved import CurvedPlant
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
 from headway.models.plant import Batch, Coefficient, Plant
 from headway.models.regimes import AffinePlant, RegimePlant
+from headway.models.roofline import RooflinePlant
 from headway.models.signals import Limits, Target
 from headway.models.steptime import PACKED, step_time
 
-SCALES = {"s": 1e-2, "s/request": 1e-4, "s/token": 1e-6, "s/token^2": 1e-9}
+SCALES = {"s": 1e-2, "s/request": 1e-4, "s/token": 1e-6, "s/token^2": 1e-9, "tokens": 500.0, "1": 3.0, "s/sqrt(request)": 1e-3}
 """Units of the terms, and numbers with which each of them counts."""
 structures = pytest.mark.parametrize("structure", PLANTS)
 
@@ -37,7 +40,13 @@ def some_plant(structure: str, seed: int = 0) -> Plant:
 
 
 def names_and_units(structure: str) -> list[tuple[str, str]]:
-    zero = {"affine": AffinePlant((0.0,) * 6), "regimes": RegimePlant((0.0,) * 6, (0.0,) * 6)}
+    zero = {
+        "affine": AffinePlant((0.0,) * 6),
+        "regimes": RegimePlant((0.0,) * 6, (0.0,) * 6),
+        "curved": CurvedPlant((0.0,) * 6, (0.0,) * 6, (0.0,) * 8, (0.0,) * 8, (0.0,) * 6),
+        "roofline": RooflinePlant((0.0,) * 9),
+        "concurrency": ConcurrencyPlant((0.0,) * 3),
+    }
     assert set(zero) == set(PLANTS), "a new structure needs a row here"
     return [(name, c.unit) for name, c in zero[structure].coefficients().items()]
 
@@ -105,9 +114,17 @@ def test_numbers_pass_through_their_names(structure: str) -> None:
 @structures
 def test_more_work_never_takes_less_time(structure: str) -> None:
     plant, batch = some_plant(structure), batches(200, 3)
-    for name in Batch._fields:
-        more = batch._replace(**{name: getattr(batch, name) + (getattr(batch, name) > 0)})
-        assert (plant.step_time_s(more) >= plant.step_time_s(batch)).all(), name
+    n, kv, p, pairs, r = batch
+    some, chunks = np.maximum(p, 1), np.maximum(r, 1)
+    context = np.maximum(pairs * r / some - p / 2, 0)
+    more = {
+        "another request like the others": batch._replace(decode_requests=n + (n > 0), decode_kv_tokens=kv + kv / np.maximum(n, 1)),
+        "longer contexts": batch._replace(decode_kv_tokens=kv + n),
+        "longer chunks": batch._replace(prefill_tokens=p + (p > 0), prefill_pairs=pairs + (p > 0) * (context + p + 0.5) / chunks),
+        "chunks further on": batch._replace(prefill_pairs=pairs + p),
+    }
+    for what, batch_of_more in more.items():
+        assert (plant.step_time_s(batch_of_more) >= plant.step_time_s(batch) * (1 - 1e-12)).all(), what
 
 
 @structures
@@ -167,7 +184,7 @@ def _changed(**fields: Any) -> Any:
         ([1], "expected schema 'headway/plant/1', found 'list'; is this the plant.json of `headway fit`?"),
         ({}, "expected schema 'headway/plant/1', found None; is this the plant.json of `headway fit`?"),
         (_changed(schema="headway/controller/1"), "expected schema 'headway/plant/1', found 'headway/controller/1'; is this"),
-        (_changed(structure="cubic"), "unknown structure 'cubic'; this version knows ['affine', 'regimes']"),
+        (_changed(structure="cubic"), "unknown structure 'cubic'; this version knows ['affine', 'concurrency', 'curved', 'regimes', 'roofline']"),
         (_changed(hull={}), "plant.json lacks or misstates"),
         (_changed(residuals={"decode": []}), "plant.json lacks or misstates residuals: 'mixed'; write it anew with `headway fit`"),
         (_changed(residuals={"decode": [math.nan], "mixed": []}), "residuals must be finite numbers; write plant.json anew"),
