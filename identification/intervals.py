@@ -20,6 +20,8 @@ MOST_RESIDUALS = 4096
 """Residuals that a plant carries per regime."""
 MOST_BLOCKS = 500
 """Blocks in one draw at most: on a long trace longer blocks lose nothing, and the cost stays bounded."""
+PIECE = 10_000
+"""Rows whose running sums are held at once [rows]."""
 FEWEST_FOR_INTERVAL = 20
 """Steps below which no interval is given."""
 
@@ -74,15 +76,38 @@ def coefficient_interval(law: Law, rng: np.random.Generator) -> np.ndarray:
         return np.full((m, 2), np.nan)
     size = np.sqrt((law.rows**2).mean(axis=0))
     size[size == 0] = 1.0
-    rows, slope = law.rows / size, (law.weight >= 1.0).astype(float)
-    sums = np.zeros((k + 1, m, m + 1))
-    np.cumsum(rows[:, :, None] * (rows * slope[:, None])[:, None, :], axis=0, out=sums[1:, :, :m])
-    np.cumsum(rows * (slope + law.weight * law.residual)[:, None], axis=0, out=sums[1:, :, m])
     length = block_length(law.residual)
     starts = _starts(k, length, rng, DRAWS)
-    drawn = (sums[starts + length] - sums[starts]).sum(axis=1)
-    found = np.array([_solve(system[:, :m], system[:, m]) for system in drawn]) / size
-    return np.quantile(found, [0.025, 0.975], axis=0).T
+    wanted = np.unique(np.stack([starts, starts + length]))
+    sums = _sums_before(wanted, law, size)
+    begin, end = np.searchsorted(wanted, starts), np.searchsorted(wanted, starts + length)
+    found = []
+    for first, last in zip(begin, end, strict=True):
+        system = (sums[last] - sums[first]).sum(axis=0)
+        found.append(_solve(system[:, :m], system[:, m]))
+    return np.quantile(np.array(found) / size, [0.025, 0.975], axis=0).T
+
+
+def _sums_before(wanted: np.ndarray, law: Law, size: np.ndarray) -> np.ndarray:
+    """Sums of psi' x x' and of psi' x + psi x over all rows before each wanted one, shape (n, m, m + 1).
+
+    Summed piece by piece: over a million rows the running sums of all rows would take half a GiB.
+    """
+    k, m = law.rows.shape
+    sums, carried = np.zeros((len(wanted), m, m + 1)), np.zeros((m, m + 1))
+    for start in range(0, k, PIECE):
+        part = slice(start, start + PIECE)
+        rows, slope = law.rows[part] / size, (law.weight[part] >= 1.0).astype(float)
+        running = np.empty((len(rows) + 1, m, m + 1))
+        running[0] = carried
+        np.multiply(rows[:, :, None], (rows * slope[:, None])[:, None, :], out=running[1:, :, :m])
+        linear = slope * (law.rows[part] @ law.coefficients)  # slope itself where the law is linear: its rows add up to 1
+        np.multiply(rows, (linear + law.weight[part] * law.residual[part])[:, None], out=running[1:, :, m])
+        np.cumsum(running, axis=0, out=running)
+        here = slice(*np.searchsorted(wanted, [start, start + len(rows) + 1]))
+        sums[here] = running[wanted[here] - start]
+        carried = running[-1].copy()
+    return sums
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -92,13 +117,20 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     return nnls(root[:, None] * vectors.T, (vectors.T @ right) / root, maxiter=100 * len(right))[0]
 
 
-def share_interval(hits: np.ndarray, residual: np.ndarray, rng: np.random.Generator) -> list[float] | None:
-    """95 % interval of a share of steps.
+FEWEST_GROUPS = 8
+"""Blocks of a trace from which on whole ones are drawn: the engine's slow wandering is longer than its correlation tells."""
+
+
+def share_interval(
+    hits: np.ndarray, residual: np.ndarray, rng: np.random.Generator, *, group: np.ndarray | None = None
+) -> list[float] | None:
+    """95 % interval of a share of steps, by bootstrap over blocks.
 
     Args:
         hits: whether each step counts, in time order, shape (k,), bool.
         residual: of the same steps, for the length of the blocks, shape (k,).
         rng: random numbers of this run.
+        group: block of the trace that each step lies in, shape (k,): drawn as wholes where there are `FEWEST_GROUPS`.
 
     Returns:
         [lower, upper]; None for fewer than `FEWEST_FOR_INTERVAL` steps.
@@ -107,6 +139,13 @@ def share_interval(hits: np.ndarray, residual: np.ndarray, rng: np.random.Genera
     if n < FEWEST_FOR_INTERVAL:
         return None
     length = block_length(residual)
+    numbers = None if group is None else np.unique(group, return_inverse=True)[1]
+    if numbers is not None and numbers.max() + 1 >= FEWEST_GROUPS:
+        counted, size = np.bincount(numbers, hits), np.bincount(numbers)
+        drawn = rng.integers(0, len(size), (10 * DRAWS, len(size)))
+        shares = counted[drawn].sum(axis=1) / size[drawn].sum(axis=1)
+        low, high = np.quantile(shares, [0.025, 0.975])
+        return [float(low), float(high)]
     sums = np.concatenate([[0], np.cumsum(hits)])
     starts = _starts(n, length, rng, 10 * DRAWS)
     shares = (sums[starts + length] - sums[starts]).sum(axis=1) / (starts.shape[1] * length)
@@ -135,6 +174,50 @@ def margin(residual: np.ndarray, epsilon: float) -> float | None:
     if n < 1 / epsilon or order > n:
         return None
     return float(1 - math.exp(-float(np.partition(residual, order - 1)[order - 1])))
+
+
+def band(residual: np.ndarray, share: float) -> tuple[float, float]:
+    """Between what the residuals of new steps should lie with a probability, by the order statistics of split conformal.
+
+    Args:
+        residual: log(measured / predicted) of steps that the law had not seen, shape (n,).
+        share: probability, in (0, 1).
+
+    Returns:
+        (low, high), the floor((1 - share) / 2 (n + 1))-th smallest and its mirror; the ends themselves for few residuals.
+
+    Source:
+        Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005.
+    """
+    n, tail = len(residual), (1 - share) / 2
+    order = max(math.floor(tail * (n + 1) + 1e-9), 1)
+    ordered = np.partition(residual, [order - 1, n - order])
+    return float(ordered[order - 1]), float(ordered[n - order])
+
+
+def margin_interval(residual: np.ndarray, epsilon: float, rng: np.random.Generator) -> list[float] | None:
+    """95 % interval of the margin, by bootstrap over blocks of consecutive residuals.
+
+    Args:
+        residual: log(measured / predicted) in time order, shape (n,).
+        epsilon: share of steps, in (0, 1).
+        rng: random numbers of this run.
+
+    Returns:
+        [lower, upper]; None where the margin itself cannot be said.
+    """
+    n = len(residual)
+    if margin(residual, epsilon) is None:
+        return None
+    length = block_length(residual)
+    order = min(math.ceil((1 - epsilon) * (n + 1) - 1e-9), n) - 1
+    draws = DRAWS if n <= MOST_RESIDUALS * 10 else DRAWS // 4
+    found = []
+    for starts in _starts(n, length, rng, draws):
+        drawn = residual[(starts[:, None] + np.arange(length)).ravel()[:n]]
+        found.append(float(np.partition(drawn, order)[order]))
+    low, high = 1 - np.exp(-np.quantile(found, [0.025, 0.975]))
+    return [float(low), float(high)]
 
 
 def kept_residuals(residual: np.ndarray) -> np.ndarray:

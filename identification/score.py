@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.identification.intervals import FEWEST_FOR_INTERVAL, share_interval
+from headway.identification.intervals import FEWEST_FOR_INTERVAL, band, share_interval
+from headway.identification.lag import Lag, neighbours_of
 from headway.identification.rows import IDLE, KEPT, judge, select, used_rows
 from headway.identification.trace import Trace
 from headway.models.identified import IdentifiedPlant
@@ -113,11 +114,15 @@ def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reaso
     mixed = batch.prefill_tokens > 0
     measured = np.where(reason == IDLE, 1.0, trace.step_time_s)
     predicted = np.asarray(plant.plant.step_time_s(batch), float)
+    lag = Lag.from_json(plant.about.get("lag"))
+    if lag.any:  # what a row of such a recorder holds of its neighbours
+        predicted = predicted * lag.factor(predicted, neighbours_of(trace))
     ape = np.abs(predicted - measured) / measured
     residual = np.log(measured) - np.log(np.maximum(predicted, np.finfo(float).tiny))
+    group = np.unique(np.stack([trace.stream, trace.frame["block"].to_numpy()]), axis=1, return_inverse=True)[1]
     coverage, warnings = {}, []
     for name, stored, regime in (("decode", plant.noise.decode, ~mixed), ("mixed", plant.noise.mixed, mixed)):
-        coverage[name], said = _coverage(name, stored, residual[kept & regime])
+        coverage[name], said = _coverage(name, stored, residual[kept & regime], group[kept & regime])
         warnings += said
     hit = ape[kept]
     return Score(
@@ -140,13 +145,13 @@ def _or_none(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> floa
     return float(statistic(values)) if len(values) else None
 
 
-def _coverage(regime: str, stored: np.ndarray, residual: np.ndarray) -> tuple[dict[str, Any], list[str]]:
-    """Share of new residuals between the stored quantiles, with its interval; the quantiles are not widened."""
+def _coverage(regime: str, stored: np.ndarray, residual: np.ndarray, group: np.ndarray) -> tuple[dict[str, Any], list[str]]:
+    """Share of new residuals between the stored quantiles, with its interval over whole held-out blocks."""
     if len(stored) < FEWEST_FOR_INTERVAL or len(residual) == 0:
         return {"value": None, "ci95": None}, []
-    low, high = np.quantile(stored, INSIDE)
+    low, high = band(stored, INSIDE[1] - INSIDE[0])
     inside = (residual >= low) & (residual <= high)
-    share, ends = float(inside.mean()), share_interval(inside, residual, np.random.default_rng(0))
+    share, ends = float(inside.mean()), share_interval(inside, residual, np.random.default_rng(0), group=group)
     said = []
     if ends and ends[1] < INSIDE[1] - INSIDE[0]:
         range95 = f"{ends[0]:.0%} to {ends[1]:.0%}"

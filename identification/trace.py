@@ -33,10 +33,14 @@ BLOCKS = ("all", "even", "odd")
 READ_ASIDE: dict[str, str] = {
     "unreadable": "held in part only by a file that was cut off",
     "dummy": "a step of an idle data-parallel rank, which computes on nothing",
+    "incomplete": "a record that lacks the duration of its step, or what was in it",
     "not_a_step": "a record of waiting or summing up, in which no batch ran",
     "averaged_over_idle": "an average over steps and the idle time between them",
+    "merged_at_client": "beside two tokens of one request that reached the client at once: not to be cut into steps",
     "first_of_stream": "the first record of a stream, whose start was not recorded",
     "dropped_to_fit": "not read: of a trace larger than memory whole blocks were taken, evenly spread",
+    "scaled_copy": "a copy of other rows, times a constant: never measured",
+    "not_one_batch": "its own times contradict each other: the requests did not run as one batch",
 }
 """Reasons for which a reader sets rows aside: what each means. Lines of other content (access logs) are not counted."""
 
@@ -112,9 +116,9 @@ class Trace:
             raise ValueError(f"clock must be one of {list(CLOCKS)}, got {clock!r}")
         if "source" not in frame.columns:
             frame = frame.with_columns(source=pl.lit("trace"))
-        missing = [name for name in COLUMNS if name not in frame.columns]
-        if missing:
-            raise ValueError(f"a trace needs the columns {list(COLUMNS)}; missing: {missing}")
+        lacking = [name for name in COLUMNS if name not in frame.columns]
+        if lacking:
+            raise ValueError(f"a trace needs the columns {list(COLUMNS)}; missing: {lacking}")
         if frame.height == 0:
             raise ValueError("a trace needs at least one step, got none")
         others = [name for name in frame.columns if name not in COLUMNS and name != "block"]

@@ -26,7 +26,8 @@ SHAPES: tuple[tuple[str, str], ...] = (
     ("knee_tokens", "tokens"),
     ("knee_power", "1"),
     ("saturation_tokens", "tokens"),
-    ("limit_tokens", "tokens"),
+    ("decode_limit_tokens", "tokens"),
+    ("mixed_limit_tokens", "tokens"),
     ("stride_tokens", "tokens"),
     ("cache_tokens", "tokens"),
 )
@@ -43,15 +44,15 @@ def bent(batch: Batch, shape: Any, like: Any = np) -> Any:
 
     Args:
         batch: sums of the steps, arrays of shape (k,) or scalars.
-        shape: the six numbers in the order of `SHAPES`, shape (6,).
+        shape: the seven numbers in the order of `SHAPES`, shape (7,).
         like: `numpy` or `jax.numpy`.
 
     Returns:
         Array of shape (k, 8), or (8,) for scalars.
     """
     n, kv, p, pairs, r = (like.asarray(x, dtype=float) for x in batch)
-    knee, power, spread, limit, stride, cache = (like.asarray(shape)[i] for i in range(len(SHAPES)))
-    tokens, some = n + p, like.where(p > 0, p, 1.0)
+    knee, power, spread, in_decode, in_mixed, stride, cache = (like.asarray(shape)[i] for i in range(len(SHAPES)))
+    tokens, some, limit = n + p, like.where(p > 0, p, 1.0), like.where(p > 0, in_mixed, in_decode)
     context = like.where(p > 0, like.maximum(pairs * r / some - p / 2, 0.0), 0.0)
     chunk = like.where(r > 0, context / like.where(r > 0, r, 1.0), 0.0)
     longest = like.maximum(like.where(n > 0, kv / like.where(n > 0, n, 1.0), 0.0), chunk)
@@ -120,7 +121,7 @@ class CurvedPlant(Plant):
         mixed: six numbers, shape (6,).
         decode_bent: eight numbers in the order of `BENT`, shape (8,); the first never acts.
         mixed_bent: eight numbers, shape (8,).
-        shape: where they bend, in the order of `SHAPES`, shape (6,).
+        shape: where they bend, in the order of `SHAPES`, shape (7,).
 
     Source:
         Saturation of experts: with n tokens on m experts of which each takes k, m (1 - (1 - k / m)^n) are read. Knee:

@@ -6,7 +6,7 @@ import math
 
 from headway.models.compiled import compiled, compiled_inline
 
-PACKED = 35
+PACKED = 36
 """Length of a packed plant: six linear terms for decode-only steps, six for steps with prefill, its kind, and what that kind adds."""
 KIND = 12
 """Where the kind stands."""
@@ -58,7 +58,8 @@ def _bent(plant, n, kv, p, pairs, r):
         return plant[KIND + 1] * math.sqrt(n)
     o = KIND + 1 + (CURVES if p > 0.0 else 0)
     s = KIND + 1 + 2 * CURVES
-    knee, power, spread, limit, stride, cache = plant[s], plant[s + 1], plant[s + 2], plant[s + 3], plant[s + 4], plant[s + 5]
+    knee, power, spread, stride, cache = plant[s], plant[s + 1], plant[s + 2], plant[s + 5], plant[s + 6]
+    limit = plant[s + 4] if p > 0.0 else plant[s + 3]
     context = max(pairs * r / p - p / 2.0, 0.0) if p > 0.0 else 0.0
     longest = max(kv / n if n > 0.0 else 0.0, context / r if r > 0.0 else 0.0)
     t = plant[o] * context + plant[o + 1] * longest

@@ -43,7 +43,7 @@ def names_and_units(structure: str) -> list[tuple[str, str]]:
     zero = {
         "affine": AffinePlant((0.0,) * 6),
         "regimes": RegimePlant((0.0,) * 6, (0.0,) * 6),
-        "curved": CurvedPlant((0.0,) * 6, (0.0,) * 6, (0.0,) * 8, (0.0,) * 8, (0.0,) * 6),
+        "curved": CurvedPlant((0.0,) * 6, (0.0,) * 6, (0.0,) * 8, (0.0,) * 8, (0.0,) * 7),
         "roofline": RooflinePlant((0.0,) * 9),
         "concurrency": ConcurrencyPlant((0.0,) * 3),
     }
