@@ -18,7 +18,8 @@ from headway.experiments.load import load_curve
 from headway.experiments.run import sha256_of, write_json, write_whole
 from headway.experiments.tune import Effort, Problem, Tuned, tune
 from headway.experiments.validate import Validation, validate_on_engine, validate_on_plant
-from headway.identification.fit import fit
+from headway.identification.fit import AUTO, fit
+from headway.identification.hardware import Hardware
 from headway.identification.readers import read_trace
 from headway.identification.score import Score, score
 from headway.identification.trace import Trace
@@ -40,6 +41,8 @@ def fit_stage(
     where: Mapping[str, str] | None = None,
     epsilon: float = 0.01,
     limits: Mapping[str, int] | None = None,
+    structure: str = AUTO,
+    hardware: Hardware | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[IdentifiedPlant, Trace]:
@@ -53,6 +56,8 @@ def fit_stage(
         where: wanted value by column.
         epsilon: share of late steps that the margins allow, in (0, 1).
         limits: of the engine, by field [tokens, requests].
+        structure: of the plant, or "auto".
+        hardware: what the engine ran, and on what; None where nobody said.
         seed: of the bootstrap.
         progress: called with a label and a fraction.
 
@@ -62,8 +67,18 @@ def fit_stage(
     Raises:
         ValueError: a trace that cannot be read or fitted.
     """
-    trace = read_trace(list(traces), format)
-    plant = fit(trace, blocks=blocks, where=where, epsilon=epsilon, limits=limits, seed=seed, progress=progress)
+    trace = read_trace(list(traces), format, progress)
+    plant = fit(
+        trace,
+        blocks=blocks,
+        where=where,
+        epsilon=epsilon,
+        limits=limits,
+        structure=structure,
+        hardware=hardware,
+        seed=seed,
+        progress=progress,
+    )
     if out is not None:
         write_json(out, plant.to_json())
     return plant, trace
@@ -94,7 +109,7 @@ def score_stage(
     Raises:
         ValueError: a file that cannot be read.
     """
-    return score(read_plant(plant), read_trace(list(traces), format), blocks=blocks, where=where, progress=progress)
+    return score(read_plant(plant), read_trace(list(traces), format, progress), blocks=blocks, where=where, progress=progress)
 
 
 def simulate_stage(
@@ -207,6 +222,7 @@ def tune_stage(
         draws = problem.draws(effort, heldout=True)[:12]
         shown = load_curve(identified, contenders, draws, load.targets, limits)
     file = {"file": plant_path.name, "sha256": sha256_of(plant_path) if plant_path.exists() else None}
+    file["clock"] = identified.about.get("clock", "wall")
     workload = {"spec": load.spec, "rate_rps": load.rate_rps, "rows": load.rows, "requests": effort.requests}
     record = ControllerRecord(
         tuned.tuned.candidate,
@@ -343,11 +359,16 @@ def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: boo
         {"folder", "files", "warnings"}.
 
     Raises:
-        ValueError: an unknown engine, a folder that holds something, or a loop that is refused.
+        ValueError: an unknown engine, a folder that holds something, a loop that is refused, or a plant of device durations.
     """
     from headway.engines.export import EXPORTERS
 
     if engine not in EXPORTERS:
         raise ValueError(f"cannot export for {engine!r}; this version knows {', '.join(EXPORTERS)}")
+    if record.plant_file.get("clock") == "device":
+        raise ValueError(
+            "the plant was fitted to durations of the device alone: its margin and budget are not on the clock that clients see, "
+            "and are not exported; record start-to-start step times and fit again"
+        )
     written = EXPORTERS[engine](record, out, force=force)
     return {"folder": str(written.folder), "files": list(written.files), "warnings": list(written.warnings)}

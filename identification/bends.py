@@ -7,17 +7,71 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from headway.identification.intervals import coefficient_interval
-from headway.identification.learn import Learned, Part, rows_of
-from headway.identification.robust import Law
+from headway.identification.ladder import thinned
+from headway.identification.learn import Learned, Part, learn, rows_of
+from headway.identification.robust import HUBER, LEAST_SPREAD, Law
 from headway.identification.shapes import BENDS, shapes_of
 from headway.identification.terms import Structure
 from headway.models.curved import SHAPES, CurvedPlant
 from headway.models.plant import Batch
 
+SEARCH_ROUNDS = 8
+"""Rounds of reweighting in each fit of a search."""
 SMOOTH = ("saturation_tokens", "knee_tokens")
 """Shape numbers that the predicted duration is a smooth function of; a threshold is not, and lies between two measured values."""
+
+
+def polished(structure: Structure, batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> Structure:
+    """Move the smooth shape numbers to where the fit itself has least loss, so that its intervals lie around it.
+
+    Args:
+        structure: as chosen.
+        batch: sums of all steps, shape (k,).
+        step_time_s: durations, shape (k,) [s].
+        rows: that are fitted to, shape (k,), bool.
+
+    Returns:
+        The structure with other shape numbers; itself where nothing smooth acts.
+    """
+    acting = [name for name in SMOOTH if any(name in _used(structure, regime) for regime in ("decode", "mixed"))]
+    if structure.name != "curved" or not acting:
+        return structure
+    some = thinned(rows, np.asarray(batch.prefill_tokens) > 0)
+    few, y, everything = rows_of(batch, some), step_time_s[some], np.ones(int(some.sum()), bool)
+    bends = [_bend(law) for law in learn(structure, few, y, everything).laws]
+
+    def loss(candidate: Structure) -> float:
+        laws = learn(candidate, few, y, everything, rounds=SEARCH_ROUNDS).laws
+        return sum(float(_huber(law.residual, bend).sum()) for law, bend in zip(laws, bends, strict=True))
+
+    for name in acting:
+        at = structure.shapes()[name]
+        bounds = (np.log(at / 1.6), np.log(at * 1.6))
+        found = minimize_scalar(
+            lambda x, name=name: loss(structure.with_shape(**{name: float(np.exp(x))})),
+            bounds=bounds,
+            method="bounded",
+            options={"maxiter": 14},
+        )
+        better = structure.with_shape(**{name: float(np.exp(found.x))})
+        structure = better if loss(better) < loss(structure) else structure
+    return structure
+
+
+def _bend(law: Law) -> float:
+    return HUBER * max(1.4826 * float(np.median(np.abs(law.residual))), LEAST_SPREAD)
+
+
+def _huber(residual: np.ndarray, bend: float) -> np.ndarray:
+    size = np.abs(residual)
+    return np.where(size <= bend, size**2 / 2, bend * (size - bend / 2))
+
+
+def _used(structure: Structure, regime: str) -> set[str]:
+    return {name for bend in BENDS if set(bend.terms) & set(getattr(structure, regime)) for name in shapes_of(bend, regime)}
 
 
 def coefficient_intervals(learned: Learned, structure: Structure, batch: Batch, rng: np.random.Generator) -> dict[str, tuple[float, float]]:
@@ -52,8 +106,7 @@ def _with_shapes(learned: Learned, structure: Structure, part: Part, law: Law, b
     """The law with a column for each smooth shape number that its regime's terms use."""
     if not isinstance(learned.plant, CurvedPlant) or part.regime not in ("decode", "mixed"):
         return list(part.names), law
-    used = {name for bend in BENDS if set(bend.terms) & set(getattr(structure, part.regime)) for name in shapes_of(bend, part.regime)}
-    names = [name for name in SMOOTH if name in used]
+    names = [name for name in SMOOTH if name in _used(structure, part.regime)]
     if not names:
         return list(part.names), law
     at = [[name for name, _ in SHAPES].index(name) for name in names]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.identification.robust import Law, equations, plain
+from headway.identification.robust import Law, condition, plain
 from headway.models.plant import Batch
 from headway.models.regimes import TERMS
 
@@ -51,8 +51,10 @@ def excitation(regime: str, terms: np.ndarray, law: Law) -> tuple[dict[str, Any]
             said.append(f"{regime}: {name} {held}, so {regime}.{term} cannot be told from this trace")
         elif factor is not None and factor > TOGETHER:
             other = names[_partner(terms[:, 1:], j)]
-            said.append(f"{regime}: {name} moved with {other} (VIF {factor:,.0f}): its coefficient {regime}.{term} is not trustworthy")
-    return {"rows": len(terms), "condition": _condition(equations(law)[0]), "terms": rows}, said + _negative(regime, terms, law)
+            if not any(text.startswith(f"{regime}: {other} and {name} moved together") for text in said):
+                both = f"{regime}: {name} and {other} moved together (VIF {factor:,.0f})"
+                said.append(f"{both}: what {regime}.{term} and its partner take apart is not trustworthy, their sum is")
+    return {"rows": len(terms), "condition": condition(law), "terms": rows}, said + _negative(regime, terms, law)
 
 
 def _inflation(columns: np.ndarray) -> np.ndarray:
@@ -76,14 +78,6 @@ def _partner(columns: np.ndarray, j: int) -> int:
     alike = np.abs(centred.T @ centred[:, j]) / size
     alike[j] = -1.0
     return int(np.argmax(alike))
-
-
-def _condition(rows: np.ndarray) -> float:
-    """Condition number of the equations with columns of equal size, columns of zeros left out."""
-    size = np.sqrt((rows**2).sum(axis=0))
-    live = size > 0
-    values = np.linalg.svd(rows[:, live] / size[live], compute_uv=False)
-    return float(values[0] / max(values[-1], values[0] * 1e-15))
 
 
 def _negative(regime: str, terms: np.ndarray, law: Law) -> list[str]:

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.identification.bends import coefficient_intervals
+from headway.identification.bends import coefficient_intervals, polished
 from headway.identification.crossval import folds, out_of_fold
 from headway.identification.diagnose import diagnose
 from headway.identification.excitation import excitation
+from headway.identification.hardware import Hardware, hardware_findings
 from headway.identification.intervals import kept_residuals, margin, margin_interval
-from headway.identification.lag import estimate, neighbours_of, sentences
 from headway.identification.ladder import Rung, climb
+from headway.identification.lag import estimate, neighbours_of, sentences
 from headway.identification.learn import FEWEST, Learned, learn, rows_of
 from headway.identification.limits import limits_of
 from headway.identification.robust import fit_law
@@ -29,6 +30,8 @@ from headway.models.regimes import TERMS, terms
 from headway.models.signals import Limits
 
 AUTO = "auto"
+FEWEST_AGGREGATES = 4
+"""Rows below which a curve against concurrency is not fitted: each is an average over many steps."""
 OUT_OF_FOLD_ROWS = 60_000
 """Used rows up to which the plant's residuals are of laws that had not seen them; above it both are the same to a percent."""
 DECODE_TERMS = 3
@@ -43,6 +46,7 @@ def fit(
     epsilon: float = 0.01,
     limits: Limits | Mapping[str, Any] | None = None,
     structure: str = AUTO,
+    hardware: Hardware | None = None,
     seed: int = 0,
     progress: Callable[[str, float], None] | None = None,
 ) -> IdentifiedPlant:
@@ -59,6 +63,7 @@ def fit(
         epsilon: share of steps over the budget that the margins allow, in (0, 1).
         limits: the engine's, all or some by field of `Limits`; they count before those found with the trace.
         structure: a key of `headway.models.PLANTS`, or "auto" to choose by blocked cross-validation.
+        hardware: what the engine ran, and on what: the plant is held against it; None where nobody said.
         seed: of the bootstrap.
         progress: called with a label and the share done.
 
@@ -66,7 +71,7 @@ def fit(
         The plant with noise, intervals, margins, hull and limits; `about` says how it came about.
 
     Raises:
-        ValueError: an argument out of range, or fewer than 20 used rows.
+        ValueError: an argument out of range, fewer than 20 used rows, or a trace that the hardware cannot have produced.
     """
     say = progress or _silent
     _check(structure, epsilon)
@@ -84,7 +89,8 @@ def fit(
     heldout, doubts = _heldout(found, split, wanted, epsilon)
     say("bootstrap intervals", 0.7)
     rng = np.random.default_rng([seed, 0xF17])
-    interval = coefficient_intervals(found.learned, wanted, trace.batch(), rng)
+    interval = coefficient_intervals(found.learned, found.structure, trace.batch(), rng)
+    machine, doubtful = hardware_findings(found.learned.plant, interval, trace.batch(), selected & kept, hardware or Hardware())
     say("diagnostics", 0.85)
     excited, unmoved = _excited(trace, found)
     checked, findings = diagnose(trace, found.learned.plant, selected & kept, reason, selected, epsilon=epsilon)
@@ -96,8 +102,9 @@ def fit(
         "margin_ci95": {regime: margin_interval(r, epsilon, rng) for regime, r in found.residual.items()},
         "excitation": excited,
         "diagnostics": checked,
+        **machine,
         "clock": trace.clock,
-        "warnings": [*_unlikely(trace), *trace.warnings, *_unrecorded(trace), *said, *found.said, *doubts, *unmoved, *findings],
+        "warnings": [*_unlikely(trace), *trace.warnings, *_unrecorded(trace), *said, *found.said, *doubts, *doubtful, *unmoved, *findings],
         "sources": [source._asdict() for source in trace.sources],
         "training": {"blocks": blocks, "where": {k: str(v) for k, v in (where or {}).items()}, "epsilon": epsilon, "seed": seed},
     }
@@ -169,6 +176,7 @@ class _Found(NamedTuple):
 
     identified: IdentifiedPlant
     learned: Learned
+    structure: Structure
     residual: dict[str, np.ndarray]
     said: list[str]
     rungs: list[Rung]
@@ -176,10 +184,12 @@ class _Found(NamedTuple):
 
 def _learn(trace: Trace, rows: np.ndarray, wanted: Structure, epsilon: float, engine: Limits) -> _Found:
     """Laws, noise, margins and hull from the rows of a mask."""
-    if int(rows.sum()) < FEWEST:
-        raise ValueError(f"a fit needs at least {FEWEST} used rows, got {int(rows.sum())}; record more, or choose other blocks or values")
+    fewest = FEWEST_AGGREGATES if wanted.name == "concurrency" else FEWEST
+    if int(rows.sum()) < fewest:
+        raise ValueError(f"a fit needs at least {fewest} used rows, got {int(rows.sum())}; record more, or choose other blocks or values")
     batch, y = trace.batch(), trace.step_time_s
     mixed = np.asarray(batch.prefill_tokens) > 0
+    wanted = polished(wanted, batch, y, rows)
     fold, beside = folds(rows, mixed), neighbours_of(trace)
     learned = learn(wanted, batch, y, rows)
     lag, tried = estimate(y, np.asarray(learned.plant.step_time_s(batch), float), beside, rows, fold)
@@ -201,7 +211,9 @@ def _learn(trace: Trace, rows: np.ndarray, wanted: Structure, epsilon: float, en
     hull = Hull(*(float(getattr(batch, field.name)[rows].max()) for field in dataclasses.fields(Hull)))
     rungs = [Rung(f"time booked {name} on a neighbour", regime, *c, getattr(lag, name)[regime] > 0) for name, regime, c in tried]
     noise = Noise(*(kept_residuals(r) for r in of.values()))
-    return _Found(IdentifiedPlant(learned.plant, noise, hull, margins, {}, engine, {"lag": lag.to_json()}), learned, of, said, rungs)
+    return _Found(
+        IdentifiedPlant(learned.plant, noise, hull, margins, {}, engine, {"lag": lag.to_json()}), learned, wanted, of, said, rungs
+    )
 
 
 def _heldout(found: _Found, split: _Split, wanted: Structure, epsilon: float) -> tuple[Score | None, list[str]]:

@@ -79,7 +79,7 @@ def climb(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> tuple[Stru
         left out, since neighbours share their residual.
     """
     mixed = np.asarray(batch.prefill_tokens) > 0
-    used = _thinned(rows, mixed)
+    used = thinned(rows, mixed)
     everything = np.ones(int(used.sum()), bool)
     data = _Data(rows_of(batch, used), step_time_s[used], everything, folds(everything, mixed[used]), mixed[used])
     there = [regime for regime in REGIMES if int(data.of(regime).sum()) >= 2 * FEWEST]
@@ -96,8 +96,16 @@ def climb(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> tuple[Stru
     return Structure("affine"), [rung._replace(taken=False) if rung.name == TWO else rung for rung in rungs]
 
 
-def _thinned(rows: np.ndarray, mixed: np.ndarray) -> np.ndarray:
-    """At most `MOST_ROWS` rows of each regime, as whole runs."""
+def thinned(rows: np.ndarray, mixed: np.ndarray) -> np.ndarray:
+    """At most `MOST_ROWS` rows of each regime, as whole runs.
+
+    Args:
+        rows: which are used, shape (k,), bool.
+        mixed: which have prefill, shape (k,), bool.
+
+    Returns:
+        Mask of those taken, shape (k,), bool.
+    """
     used = np.zeros(len(rows), bool)
     for regime in (False, True):
         own = np.flatnonzero(rows & (mixed == regime))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
 HUBER = 1.345
@@ -24,6 +25,9 @@ MOST = 3.0
 ROUNDS = 60
 CHANGE = 1e-6
 """Change of any term's largest share of the median duration below which the fit has converged, within at most ROUNDS."""
+
+WELL = 1e-5
+"""Smallest eigenvalue of the Gram matrix of unit columns from which on it stands for them: condition numbers below some 700."""
 
 
 class Law(NamedTuple):
@@ -42,7 +46,7 @@ class Law(NamedTuple):
     weight: np.ndarray
 
 
-def fit_law(terms: np.ndarray, step_time_s: np.ndarray) -> Law:
+def fit_law(terms: np.ndarray, step_time_s: np.ndarray, *, rounds: int = ROUNDS) -> Law:
     """Fit one law.
 
     A term that stood still is told apart from a constant by nothing, and left to the constant: given to the term, it
@@ -51,6 +55,7 @@ def fit_law(terms: np.ndarray, step_time_s: np.ndarray) -> Law:
     Args:
         terms: regressors, the first of them constant, shape (k, m); not negative.
         step_time_s: measured durations, above zero, shape (k,) [s].
+        rounds: at most this many; a search over many structures needs few.
 
     Returns:
         The law.
@@ -61,16 +66,30 @@ def fit_law(terms: np.ndarray, step_time_s: np.ndarray) -> Law:
     """
     still = np.ptp(terms, axis=0) <= 1e-9 * terms.max(axis=0)
     still[0] = False
-    terms = np.where(still, 0.0, terms)
-    law = _linearised(terms, step_time_s, nonnegative(terms / step_time_s[:, None], np.ones(len(step_time_s))))
+    if still.any():
+        terms = np.where(still, 0.0, terms)
+    log_time = np.log(step_time_s)
+    coefficients = nonnegative(terms / step_time_s[:, None], np.ones(len(step_time_s)))
     size = terms.max(axis=0) / np.median(step_time_s)
-    for _ in range(ROUNDS):
-        found = nonnegative(*equations(law))
-        change = np.abs((found - law.coefficients) * size).max()
-        law = _linearised(terms, step_time_s, found)
+    for _ in range(rounds):
+        residual, weight = _residual(terms, log_time, coefficients)
+        root = np.sqrt(weight)
+        found = nonnegative(terms * (root * np.exp(residual) / step_time_s)[:, None], (1.0 + residual) * root)
+        change = np.abs((found - coefficients) * size).max()
+        coefficients = found
         if change <= CHANGE:
             break
-    return law
+    residual, weight = _residual(terms, log_time, coefficients)
+    return Law(coefficients, terms * (np.exp(residual) / step_time_s)[:, None], residual, weight)
+
+
+def _residual(terms: np.ndarray, log_time: np.ndarray, coefficients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithmic residuals at these coefficients, and Huber's weights."""
+    predicted = np.maximum(terms @ coefficients, np.finfo(float).tiny)
+    residual = np.clip(log_time - np.log(predicted), -MOST, MOST)
+    size = np.abs(residual)
+    bend = HUBER * max(1.4826 * float(np.median(size)), LEAST_SPREAD)
+    return residual, bend / np.maximum(size, bend)
 
 
 def equations(law: Law) -> tuple[np.ndarray, np.ndarray]:
@@ -86,14 +105,6 @@ def equations(law: Law) -> tuple[np.ndarray, np.ndarray]:
     return law.rows * root[:, None], (1.0 + law.residual) * root
 
 
-def _linearised(terms: np.ndarray, step_time_s: np.ndarray, coefficients: np.ndarray) -> Law:
-    predicted = np.maximum(terms @ coefficients, np.finfo(float).tiny)
-    residual = np.clip(np.log(step_time_s) - np.log(predicted), -MOST, MOST)
-    bend = HUBER * max(1.4826 * float(np.median(np.abs(residual))), LEAST_SPREAD)
-    weight = bend / np.maximum(np.abs(residual), bend)
-    return Law(coefficients, terms * (np.exp(residual) / step_time_s)[:, None], residual, weight)
-
-
 def nonnegative(rows: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Least squares under c >= 0, over columns of very different size.
 
@@ -104,18 +115,38 @@ def nonnegative(rows: np.ndarray, right: np.ndarray) -> np.ndarray:
     Returns:
         Coefficients, shape (m,); zero for a column that is zero throughout.
     """
-    size = np.sqrt((rows**2).sum(axis=0))
-    size[size == 0] = 1.0
-    # the normal equations' factor has m rows instead of k: the same solution, and hundreds of times cheaper to iterate on
-    factor, reduced = _compress(rows / size, right)
+    factor, reduced, size = reduce(rows, right)
     return nnls(factor, reduced, maxiter=100 * rows.shape[1])[0] / size
 
 
-def _compress(rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def reduce(rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Equations of m rows instead of k with the same least-squares solutions, over columns of unit size.
+
+    Cholesky's factor of the Gram matrix, one pass over the rows; it squares the condition number, so where columns are
+    so alike that this would cost more than six digits, the QR factor, several times slower.
+
+    Args:
+        rows: shape (k, m).
+        right: shape (k,).
+
+    Returns:
+        (factor, shape (m, m), or (k, m) for fewer rows than that; right-hand side, as many; size of each column of
+        `rows`, 1 for one of zeros, shape (m,): a solution times it is one of the factor's).
+    """
+    gram = rows.T @ rows
+    size = np.sqrt(np.diag(gram))
+    size[size == 0] = 1.0
+    gram /= size[:, None] * size
+    live = np.flatnonzero(np.diag(gram))
+    if len(rows) > rows.shape[1] and np.linalg.eigvalsh(gram[np.ix_(live, live)])[:1].min(initial=1.0) > WELL:
+        factor, reduced = np.zeros(gram.shape), np.zeros(len(gram))
+        factor[np.ix_(live, live)] = own = np.linalg.cholesky(gram[np.ix_(live, live)]).T
+        reduced[live] = solve_triangular(own, (right @ rows)[live] / size[live], trans=1)
+        return factor, reduced, size
     if len(rows) <= rows.shape[1]:
-        return rows, right
-    q, r = np.linalg.qr(rows)
-    return r, q.T @ right
+        return rows / size, right, size
+    q, r = np.linalg.qr(rows / size)
+    return r, q.T @ right, size
 
 
 def plain(law: Law) -> np.ndarray:
@@ -127,7 +158,19 @@ def plain(law: Law) -> np.ndarray:
     Returns:
         Coefficients, shape (m,); a negative one means that the data do not support its term.
     """
-    rows, right = equations(law)
-    size = np.sqrt((rows**2).sum(axis=0))
-    size[size == 0] = 1.0
-    return np.linalg.lstsq(rows / size, right, rcond=1e-10)[0] / size
+    factor, reduced, size = reduce(*equations(law))
+    return np.linalg.lstsq(factor, reduced, rcond=1e-10)[0] / size
+
+
+def condition(law: Law) -> float:
+    """Condition number of the equations with columns of equal size, columns of zeros left out.
+
+    Args:
+        law: the fitted law.
+
+    Returns:
+        Largest over smallest singular value, at most 1e15.
+    """
+    factor, _, _ = reduce(*equations(law))
+    values = np.linalg.svd(factor[:, np.abs(factor).max(axis=0) > 0], compute_uv=False)
+    return float(values[0] / max(values[-1], values[0] * 1e-15))

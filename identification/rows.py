@@ -5,12 +5,13 @@ A rule that looked at the fitted plant would set aside whatever the plant misses
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.spatial import KDTree
 
+from headway.identification.neighbours import FEWEST, FEWEST_REFERENCES, MOST_REFERENCES, Neighbours
 from headway.identification.trace import READ_ASIDE, Trace
 
 KEPT = ""
@@ -27,20 +28,6 @@ REASONS: dict[str, str] = {
 }
 """Reason a row is set aside: what it means."""
 
-NEIGHBOURS = 64
-"""Rows of the nearest shapes that a row is held against."""
-FEWEST = 3
-"""Comparable rows below which nothing is said of a row: it stays."""
-STRETCH = 2.0
-"""Most times the work, in any sum, over which a row is still held against another: s times the work, at most s times the time."""
-MANY_TIMES = 3.0
-"""Ratio to comparable rows from which on a row is too long (or, inverted, too short) to be a step like them."""
-SPREADS = 8.0
-"""The same in robust standard deviations of the logarithm: a noisy trace keeps its tail, whatever the ratio."""
-TIME_SHARE = 0.001
-"""How far apart in shape (in logarithms) the first and the last row of a stream count, for equal sums."""
-CHUNK = 20_000
-"""Rows that are held against their neighbours at once, to bound memory [rows]."""
 FIRST_STEPS = 32
 """Steps of a stream that count as its first."""
 LONGER = 1.5
@@ -53,7 +40,8 @@ def judge(trace: Trace) -> np.ndarray:
 
     A step is held against the steps of nearest shape, and against the longest that its work could take if theirs took
     so long: to be many times longer than that needs another cause than work. A step that is many times shorter than
-    its work could be is set aside only if the row beside it holds the missing time.
+    its work could be is set aside only if the row beside it holds the missing time. In a trace of more than
+    `headway.identification.neighbours.MOST_REFERENCES` rows the steps held against are a part of it, spread evenly.
 
     Args:
         trace: all rows, before any is chosen, shape (k,).
@@ -70,7 +58,8 @@ def judge(trace: Trace) -> np.ndarray:
         rows = np.flatnonzero((stream == number) & ~idle)
         if len(rows) > FEWEST:
             first = rows - np.flatnonzero(stream == number)[0] < FIRST_STEPS
-            reason[rows] = _judge_stream(time[rows], work[rows], first)
+            most = max(MOST_REFERENCES * len(rows) // len(trace), FEWEST_REFERENCES) if len(trace) > MOST_REFERENCES else len(rows)
+            reason[rows] = _judge_stream(time[rows], work[rows], first, most)
     return reason
 
 
@@ -85,8 +74,8 @@ def used_rows(reason: np.ndarray, selected: np.ndarray, read_aside: Mapping[str,
     Returns:
         {"read": rows asked for, "used": rows kept, "set_aside": {reason: rows}} [rows].
     """
-    names, counts = np.unique(reason[selected].astype(str), return_counts=True)
-    aside = {str(name): int(count) for name, count in zip(names, counts, strict=True) if name != KEPT}
+    counts = Counter(reason[selected].tolist())
+    aside = {name: counts[name] for name in sorted(counts) if name != KEPT}
     aside |= {name: int(count) for name, count in (read_aside or {}).items() if count}
     read = int(selected.sum()) + sum((read_aside or {}).values())
     return {"read": read, "used": read - sum(aside.values()), "set_aside": aside}
@@ -109,61 +98,40 @@ def select(trace: Trace, blocks: str, where: Mapping[str, object] | None) -> np.
     return trace.in_blocks(blocks) & trace.matching(where)
 
 
-def _judge_stream(time: np.ndarray, work: np.ndarray, first: np.ndarray) -> np.ndarray:
+def _judge_stream(time: np.ndarray, work: np.ndarray, first: np.ndarray, most: int) -> np.ndarray:
     """The rules for the rows of one stream in order of step, shapes (k,), (k, 5), (k,)."""
-    reason, log_time = np.full(len(time), KEPT, dtype=object), np.log(time)
-    upper, lower = np.full(len(time), np.nan), np.full(len(time), np.nan)
-    factor = np.full(len(time), np.inf)
+    k = len(time)
+    reason, log_time = np.full(k, KEPT, dtype=object), np.log(time)
+    upper, lower, factor = np.full(k, np.nan), np.full(k, np.nan), np.full(k, np.inf)
+    look, regimes = np.zeros(k, bool), []
     for mixed in (False, True):
         rows = np.flatnonzero((work[:, 2] > 0) == mixed)
         if len(rows) > FEWEST:
-            upper[rows], lower[rows] = _references(log_time[rows], work[rows])
-            factor[rows] = _factor(log_time[rows], work[rows])
+            near = Neighbours(log_time[rows], work[rows], max(most * len(rows) // k, FEWEST_REFERENCES) if most < k else len(rows))
+            regimes.append((rows, near))
+            factor[rows], look[rows] = near.factor, near.suspects()
+    _fill(upper, lower, regimes, look)
     with np.errstate(invalid="ignore"):  # NaN: nothing comparable, and no comparison with it is true
-        for i in np.flatnonzero(log_time < lower - factor).tolist():
+        short = np.flatnonzero(log_time < lower - factor)
+        beside = np.zeros(k, bool)
+        beside[np.clip([short - 1, short + 1], 0, k - 1)] = True
+        _fill(upper, lower, regimes, beside & ~look)
+        for i in short.tolist():
             j = _booked_on(i, log_time, upper, lower)
             if j is not None:
                 reason[[i, j]] = BOOKED
         long = (log_time > upper + factor) & (reason == KEPT)
-    reason[long] = np.where(first[long] | _first_of_shape(work)[long], FIRST_SHAPE, GAP)
+    if long.any():
+        reason[long] = np.where(first[long] | _first_of_shape(work)[long], FIRST_SHAPE, GAP)
     return reason
 
 
-def _shape(work: np.ndarray) -> np.ndarray:
-    """Where a row lies among the others: logarithms of its sums, and a trace of its time, which tells equal shapes apart."""
-    return np.column_stack([np.log1p(work), np.linspace(0.0, TIME_SHARE, len(work))])
-
-
-def _references(log_time: np.ndarray, work: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log of the longest, and of the shortest, that a step could take by the rows of nearest shape; NaN where too few.
-
-    Of two steps, if one has at most s >= 1 times the work of the other in every sum, it takes at most s times as long:
-    so says every plant that is linear or flatter in its sums, whatever its coefficients. Medians over the neighbours.
-    """
-    shape = _shape(work)
-    tree = KDTree(shape)
-    found = np.full((2, len(work)), np.nan)
-    for start in range(0, len(work), CHUNK):
-        rows = np.arange(start, min(start + CHUNK, len(work)))
-        nearest = np.asarray(tree.query(shape[rows], k=min(NEIGHBOURS + 1, len(work)))[1])
-        ahead = (shape[rows, None, :] - shape[nearest])[:, :, :-1]
-        for k, sign in enumerate((1.0, -1.0)):
-            stretch = np.maximum((sign * ahead).max(axis=2), 0.0)
-            comparable = (stretch <= np.log(STRETCH)) & (nearest != rows[:, None])
-            values = np.sort(np.where(comparable, log_time[nearest] + sign * stretch, np.inf), axis=1)
-            count = comparable.sum(axis=1)
-            middle = values[np.arange(len(rows)), np.maximum(count - 1, 0) // 2]
-            found[k, rows] = np.where(count >= FEWEST, middle, np.nan)
-    return found[0], found[1]
-
-
-def _factor(log_time: np.ndarray, work: np.ndarray) -> float:
-    """Log ratio from which on a row is no step like the others: MANY_TIMES, or more where steps of one shape scatter more."""
-    shape = _shape(work)
-    nearest = np.asarray(KDTree(shape).query(shape, k=2)[1])
-    other = np.where(nearest[:, 0] == np.arange(len(work)), nearest[:, 1], nearest[:, 0])
-    spread = 1.4826 * float(np.median(np.abs(log_time - log_time[other]))) / np.sqrt(2.0)
-    return max(float(np.log(MANY_TIMES)), SPREADS * spread)
+def _fill(upper: np.ndarray, lower: np.ndarray, regimes: list[tuple[np.ndarray, Neighbours]], wanted: np.ndarray) -> None:
+    """Put the bounds of the wanted rows of a stream into place."""
+    for rows, near in regimes:
+        own = np.flatnonzero(wanted[rows])
+        if len(own):
+            upper[rows[own]], lower[rows[own]] = near.bounds(own)
 
 
 def _booked_on(i: int, log_time: np.ndarray, upper: np.ndarray, lower: np.ndarray) -> int | None:
@@ -179,7 +147,7 @@ def _booked_on(i: int, log_time: np.ndarray, upper: np.ndarray, lower: np.ndarra
 def _first_of_shape(work: np.ndarray) -> np.ndarray:
     """Whether a row is the first whose requests and prompt tokens round up to these powers of two: graphs are compiled so."""
     requests, tokens = work[:, 0] + work[:, 4], work[:, 0] + work[:, 2]
-    bucket = np.ceil(np.log2(np.maximum(np.stack([requests, tokens, work[:, 4] + 1], axis=1), 1)))
+    bucket = np.ceil(np.log2(np.maximum(np.stack([requests, tokens, work[:, 4] + 1], axis=1), 1))).astype(np.int64)
     mask = np.zeros(len(work), bool)
-    mask[np.unique(bucket, axis=0, return_index=True)[1]] = True
+    mask[np.unique(bucket @ np.array([1 << 14, 1 << 7, 1]), return_index=True)[1]] = True  # a power of two is below 128
     return mask

@@ -1,4 +1,4 @@
-"""Commands that measure and identify: record, fit, score."""
+"""Commands that identify: fit, score."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from headway.cli.options import (
     Traces,
     Where,
     epsilon_given,
+    hardware_given,
     limits_given,
     where_given,
 )
@@ -43,6 +44,11 @@ def fit(
     max_len: MaxLen = None,
     max_tokens: MaxTokens = None,
     epsilon: Epsilon = None,
+    structure: Annotated[str, typer.Option("--structure", help="Structure of the plant; auto chooses on steps left out.")] = "auto",
+    llm: Annotated[str | None, typer.Option("--llm", help="Model that ran, such as qwen3-32b: the plant is held against it.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Accelerator that it ran on, such as h200.")] = None,
+    tp: Annotated[int, typer.Option("--tp", min=1, help="Accelerators that share each layer.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="Show every finding, not only the gravest.")] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -61,11 +67,13 @@ def fit(
             where=where_given(where),
             epsilon=epsilon_given(epsilon) or 0.01,
             limits=limits_given(kv_tokens, block, max_seqs, max_len, max_tokens),
+            structure=structure,
+            hardware=hardware_given(llm, device, tp),
             seed=seed,
             progress=bar,
         )
     data = {k: v for k, v in plant.to_json().items() if k != "residuals"}
-    show(data, fit_lines(data, str(out)), as_json=json)
+    show(data, fit_lines(data, str(out), every=every), as_json=json)
 
 
 @app.command()
@@ -91,42 +99,3 @@ def score(
         f"max error  {percent(result['max_ape_all'], 0)} with the rows that were set aside",
     ]
     show(result, [*lines, *warning_lines(result["warnings"])], as_json=json)
-
-
-@app.command()
-def record(
-    engine: Annotated[str, typer.Option("--engine", help="What to record: kernels.")] = "kernels",
-    out: Annotated[Path, typer.Option("--out", help="Where to write the trace.")] = Path("trace.parquet"),
-    preset: Annotated[str, typer.Option("--preset", help="Size of the llm: tiny (CPU) ... 8b (GPU).")] = "tiny",
-    steps: Annotated[int, typer.Option("--steps", min=100, help="Steps to record.")] = 2000,
-    kv_tokens: KvTokens = None,
-    block: Block = None,
-    max_seqs: MaxSeqs = None,
-    max_len: MaxLen = None,
-    max_tokens: MaxTokens = None,
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
-    """Record a trace of live kernels under excitation: a random staircase of token budget and running limit.
-
-    Example: headway record --engine kernels --steps 2000 --out trace.parquet
-    """
-    from headway.engines.live import record_stage
-
-    with progress_bar() as bar:
-        result = record_stage(
-            engine,
-            out,
-            preset=preset,
-            steps=steps,
-            limits=limits_given(kv_tokens, block, max_seqs, max_len, max_tokens),
-            seed=seed,
-            progress=bar,
-        )
-    step = result["step_time_s"]
-    lines = [
-        f"recorded   {result['steps']:,} steps of {result['engine']} ({preset}) on {result['device']}, {result['steps_mixed']:,} with prefill",
-        f"step time  p50 {step['p50'] * 1e3:.1f} ms   p99 {step['p99'] * 1e3:.1f} ms",
-        f"written    {out}",
-    ]
-    show(result, lines, as_json=json)

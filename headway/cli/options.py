@@ -134,3 +134,24 @@ def epsilon_given(text: str | None) -> float | None:
     if not 0 < value < 1:
         raise ValueError(f"--epsilon must be in (0, 1), got {text}; write 1% for one late token in a hundred")
     return value
+
+
+def hardware_given(llm_name: str | None, device_name: str | None, tp: int) -> Any:
+    """What the engine ran, and on what, from the command line.
+
+    Args:
+        llm_name: a model that is known; None where it was not given.
+        device_name: an accelerator that is known; None where it was not given.
+        tp: accelerators that share each layer.
+
+    Returns:
+        `headway.identification.hardware.Hardware`.
+
+    Raises:
+        ValueError: an unknown name; the message holds the nearest.
+    """
+    from headway.identification.devices import device
+    from headway.identification.hardware import Hardware
+    from headway.identification.llms import llm
+
+    return Hardware(llm(llm_name) if llm_name else None, device(device_name) if device_name else None, tp)

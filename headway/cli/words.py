@@ -46,12 +46,17 @@ def score_lines(score: dict[str, Any], title: str) -> list[str]:
     return lines
 
 
-def fit_lines(data: dict[str, Any], out: str | None) -> list[str]:
+FINDINGS = 10
+"""Findings that a fit shows unless all are asked for."""
+
+
+def fit_lines(data: dict[str, Any], out: str | None, *, every: bool = False) -> list[str]:
     """A fitted plant.
 
     Args:
         data: content of plant.json.
         out: where it was written.
+        every: show every finding.
 
     Returns:
         Lines.
@@ -59,14 +64,40 @@ def fit_lines(data: dict[str, Any], out: str | None) -> list[str]:
     rows = [("coefficient", "value", "95 % interval", "unit")]
     for name, c in data["coefficients"].items():
         ci = c["ci95"]
+        if c["value"] == 0 and ci is None and data["structure"] == "curved":
+            continue  # a term that does not act in this plant
         rows.append((name, f"{c['value']:.4g}", f"[{ci[0]:.3g}, {ci[1]:.3g}]" if ci else "-", c["unit"]))
     margin = data["margin"]
-    lines = [f"plant      {data['structure']}", *table(rows), rows_line(data["rows"])]
+    lines = [*structure_lines(data), *table(rows), rows_line(data["rows"])]
     if data["heldout"]:
         lines += score_lines(data["heldout"], "held out")
-    lines.append(f"margin     decode {percent(margin['decode'])}   mixed {percent(margin['mixed'])}   (what the residuals call for)")
+    lines.append(
+        "margin     " + "   ".join(f"{r} {_with_interval(margin[r], data.get('margin_ci95', {}).get(r))}" for r in ("decode", "mixed"))
+    )
+    lines += [f"{'binds' if i == 0 else '':10} {point['point']}: {point['sentence']}" for i, point in enumerate(data.get("binding") or [])]
     lines.append(engine_line(data["engine"]))
-    return [*lines, *note_lines(data["warnings"], 20), *([f"written    {out}"] if out else [])]
+    return [*lines, *note_lines(data["warnings"], 10**6 if every else FINDINGS, "with --all"), *([f"written    {out}"] if out else [])]
+
+
+def _with_interval(value: float | None, ends: list[float] | None) -> str:
+    return percent(value) + (f" [{percent(ends[0])}, {percent(ends[1])}]" if value is not None and ends else "")
+
+
+def structure_lines(data: dict[str, Any]) -> list[str]:
+    """The structure of a plant, and what each rung that was taken is worth on steps left out.
+
+    Args:
+        data: content of plant.json.
+
+    Returns:
+        Lines.
+    """
+    lines = [f"plant      {data['structure']}"]
+    for rung in data.get("ladder") or []:
+        if rung["taken"] and rung["after"] < rung["before"]:
+            change = f"{percent(rung['before'])} to {percent(rung['after'])}"
+            lines.append(f"           {rung['name']}: {rung['regime']} error {change} ({rung['errors']:.1f} standard errors)")
+    return lines
 
 
 def engine_line(engine: dict[str, Any]) -> str:
@@ -170,12 +201,13 @@ GRAVE = (
 """Words of the notes that should be read first."""
 
 
-def note_lines(notes: list[str], most: int) -> list[str]:
+def note_lines(notes: list[str], most: int, where: str = "in the report") -> list[str]:
     """Notes as lines, those that can change a decision first.
 
     Args:
         notes: sentences.
         most: lines to show; the others are counted.
+        where: they are found.
 
     Returns:
         Lines.
@@ -183,7 +215,7 @@ def note_lines(notes: list[str], most: int) -> list[str]:
     notes = list(dict.fromkeys(notes))
     notes.sort(key=lambda text: not any(word in text for word in GRAVE))
     left = len(notes) - most
-    return [*warning_lines(notes[:most]), *([f"note: {left} more in the report"] if left > 0 else [])]
+    return [*warning_lines(notes[:most]), *([f"note: {left} more {where}"] if left > 0 else [])]
 
 
 def simulate_lines(data: dict[str, Any]) -> list[str]:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from headway.experiments.excite import record_trace
-from headway.experiments.run import write_json, write_whole
+from headway.experiments.excite import record_design, record_trace
+from headway.experiments.plan import settings_of
+from headway.experiments.run import read_json, write_json, write_whole
+from headway.identification.settings import Setting
 from headway.loads import with_limits
 from headway.models.compiled import cache_folder
 from headway.models.engine import Engine
@@ -95,25 +97,38 @@ def keep_programs() -> None:
             jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+RECORD_STEPS = 2000
+"""Length of a recording where neither steps nor a design are given [steps]."""
+
+
 def record_stage(
-    engine: str, out: Path | None, *, preset: str, steps: int, limits: Mapping[str, int], seed: int, progress: Progress | None = None
+    engine: str,
+    out: Path | None,
+    *,
+    preset: str,
+    steps: int | None,
+    limits: Mapping[str, int],
+    seed: int,
+    design: Path | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Record an excited trace of a live engine.
+    """Record an excited trace of a live engine: a random staircase, or the settings of a design.
 
     Args:
         engine: name of a live engine.
         out: parquet file to write; None writes nothing.
         preset: size of the llm.
-        steps: to record [steps].
-        limits: of the engine, by field [tokens, requests].
+        steps: to record; None takes the design's, or RECORD_STEPS [steps].
+        limits: of the engine, by field [tokens, requests]; they count before the design's.
         seed: of the excitation.
+        design: plan.json of `headway record --plan`; None takes the staircase.
         progress: called with a label and a fraction.
 
     Returns:
-        {"steps", "steps_mixed", "engine", "device", "step_time_s", "limits"}.
+        {"steps", "steps_mixed", "engine", "device", "step_time_s", "limits", "settings", "out"}.
 
     Raises:
-        ValueError: an engine that is not live, an unknown preset, limits that cannot work.
+        ValueError: an engine that is not live, an unknown preset, limits that cannot work, a design that cannot be read or held.
     """
     import jax
 
@@ -121,9 +136,20 @@ def record_stage(
 
     if engine == "sim":
         raise ValueError("engine sim has no kernels to record; give --engine kernels")
-    live = live_engine(engine, preset=preset, limits=with_limits(LIMITS.get(preset, LIMITS["tiny"]), limits) if limits else None)
+    planned, known = [], LIMITS.get(preset, LIMITS["tiny"])
+    if design is not None:
+        try:
+            planned, known, _ = settings_of(read_json(design))
+        except ValueError as error:
+            raise ValueError(str(error) if str(error).startswith(str(design)) else f"{design}: {error}") from None
+        planned = _stretched(planned, steps)
+    live = live_engine(engine, preset=preset, limits=with_limits(known, limits) if limits or planned else None)
     assert live is not None
-    columns = record_trace(live, steps=steps, seed=seed, progress=(lambda part: progress("recording", part)) if progress else None)
+    told = (lambda part: progress("recording", part)) if progress else None
+    if planned:
+        columns = record_design(live, planned, seed=seed, progress=told)
+    else:
+        columns = record_trace(live, steps=steps or RECORD_STEPS, seed=seed, progress=told)
     if out is not None:
         buffer = io.BytesIO()
         pl.DataFrame(columns).write_parquet(buffer)
@@ -139,5 +165,15 @@ def record_stage(
         "device": jax.devices()[0].device_kind,
         "step_time_s": {"p50": float(np.median(y)), "p99": float(np.quantile(y, 0.99))},
         "limits": dataclasses.asdict(live.limits),
+        "settings": len(planned),
         "out": str(out) if out else None,
     }
+
+
+def _stretched(planned: list[tuple[Setting, int]], steps: int | None) -> list[tuple[Setting, int]]:
+    """The settings of a design over another number of steps, in the same shares."""
+    total = sum(count for _, count in planned)
+    if steps is None or steps == total:
+        return planned
+    edges = np.rint(np.cumsum([0, *(count for _, count in planned)]) * steps / total).astype(int)
+    return [(setting, int(n)) for (setting, _), n in zip(planned, np.diff(edges), strict=True) if n > 0]

@@ -2,83 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import gzip
-import zlib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-import msgspec
 import polars as pl
 
 from headway.identification.readers.errors import TraceError
-
-LOOK = 65536
-"""Bytes of a file that are looked at to tell its format [bytes]."""
-GZIP = b"\x1f\x8b"
-
-
-class Opened:
-    """A file as the readers get it: its start is looked at, its whole read only by a reader that asks for it.
-
-    A gzip-compressed file is unpacked on the way; a reader never sees the difference.
-
-    Args:
-        file: as it was given; it must exist and be readable.
-
-    Raises:
-        TraceError: a compressed file that is broken.
-    """
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        with open(file, "rb") as stream:
-            self.packed = stream.read(2) == GZIP
-        with gzip.open(file, "rb") if self.packed else open(file, "rb") as stream:
-            try:
-                start = stream.read(LOOK)
-            except (OSError, EOFError, zlib.error) as error:
-                raise TraceError(file, "a whole gzip file", found=str(error)) from None
-        self.start: bytes = start.removeprefix(b"\xef\xbb\xbf")
-
-    @functools.cached_property
-    def data(self) -> bytes:
-        """The whole content, unpacked [bytes]. Ask for it only where the file is small or cannot be streamed.
-
-        Raises:
-            TraceError: a compressed file that is broken.
-        """
-        data = Path(self.file).read_bytes()
-        if self.packed:
-            try:
-                data = gzip.decompress(data)
-            except (OSError, EOFError, zlib.error) as error:
-                raise TraceError(self.file, "a whole gzip file", found=str(error)) from None
-        return data.removeprefix(b"\xef\xbb\xbf")
-
-    @functools.cached_property
-    def header(self) -> tuple[str, ...]:
-        """Names in the first line, if that is a line of comma-separated names; else empty."""
-        line = self.start.split(b"\n", 1)[0].strip()
-        if b"," not in line or line.startswith(b"{"):
-            return ()
-        return tuple(name.strip().strip('"') for name in line.decode(errors="replace").split(","))
-
-    @functools.cached_property
-    def first(self) -> dict[str, Any] | None:
-        """The first line, if that is a JSON object; else None."""
-        line = self.start.split(b"\n", 1)[0].strip()
-        try:
-            value = msgspec.json.decode(line) if line.startswith(b"{") else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        return value if isinstance(value, dict) else None
-
-    @functools.cached_property
-    def text(self) -> str:
-        """The start as text, whatever its encoding: for patterns of a log line."""
-        return self.start.decode("latin-1")
+from headway.identification.readers.opened import Opened
 
 
 class Table(NamedTuple):
@@ -119,8 +49,60 @@ MOST = 1e15
 """Greatest number that a cell may hold: above it squares of sums are no longer exact, and no engine gets there."""
 
 
+class Cells(NamedTuple):
+    """Some rows of a CSV.
+
+    Args:
+        frame: cells as text, shape (k, columns).
+        before: rows of the file before them [rows].
+        cut: rows that the file broke off in, 0 or 1 [rows].
+    """
+
+    frame: pl.DataFrame
+    before: int
+    cut: int
+
+
+def text_pieces(opened: Opened, required: Iterable[str], form: str) -> Iterator[Cells]:
+    """The cells of a CSV as text, piece by piece. A last row that the file broke off in is set aside.
+
+    Args:
+        opened: the file.
+        required: names of the columns that must be there.
+        form: what the file was taken for, for the message.
+
+    Returns:
+        The rows in file order; at least one piece.
+
+    Raises:
+        TraceError: no row, a column missing, or rows that are no table.
+    """
+    required, rows, lines, header = tuple(required), 0, 0, b""
+    for text in opened.pieces():
+        try:
+            frame = pl.read_csv(header + text, infer_schema=False, truncate_ragged_lines=False)
+        except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+            raise _no_table(opened, text, lines + bool(header), form, str(error).splitlines()[0]) from None
+        frame = frame.rename({name: name.strip() for name in frame.columns})
+        if not header:
+            need_columns(frame, opened.file, required, form)
+            twice = next((name for name in required if opened.header.count(name) > 1), None)
+            if twice is not None:
+                raise TraceError(opened.file, f"one column {twice} in {form}", column=twice, found="two")
+            header, lines = text.lstrip().split(b"\n", 1)[0].rstrip(b"\r") + b"\n", -1
+        lines, cut = lines + text.count(b"\n"), 0
+        frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+        if frame.height and not text.endswith(b"\n") and text.rsplit(b"\n", 1)[-1].count(b",") < len(frame.columns) - 1:
+            frame, cut = frame.head(-1), 1
+        if frame.height or cut:
+            yield Cells(frame, rows, cut)
+        rows += frame.height
+    if rows == 0:
+        raise TraceError(opened.file, f"at least one step in {form}, found none")
+
+
 def text_table(opened: Opened, required: Iterable[str], form: str) -> tuple[pl.DataFrame, int]:
-    """The cells of a CSV as text. A last row that the file broke off in is set aside.
+    """The cells of a CSV as text, all at once. A last row that the file broke off in is set aside.
 
     Args:
         opened: the file.
@@ -133,22 +115,8 @@ def text_table(opened: Opened, required: Iterable[str], form: str) -> tuple[pl.D
     Raises:
         TraceError: no row, a column missing, or rows that are no table.
     """
-    try:
-        frame = pl.read_csv(opened.data, infer_schema=False, truncate_ragged_lines=False)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-        raise _no_table(opened, form, str(error).splitlines()[0]) from None
-    frame = frame.rename({name: name.strip() for name in frame.columns}).filter(~pl.all_horizontal(pl.all().is_null()))
-    need_columns(frame, opened.file, required, form)
-    header = list(opened.header)
-    twice = next((name for name in required if header.count(name) > 1), None)
-    if twice is not None:
-        raise TraceError(opened.file, f"one column {twice} in {form}", column=twice, found="two")
-    cut = 0
-    if frame.height and not opened.data.endswith(b"\n") and opened.data.rsplit(b"\n", 1)[-1].count(b",") < len(frame.columns) - 1:
-        frame, cut = frame.head(-1), 1
-    if frame.height == 0:
-        raise TraceError(opened.file, f"at least one step in {form}, found none")
-    return frame, cut
+    found = list(text_pieces(opened, required, form))
+    return pl.concat([cells.frame for cells in found]), sum(cells.cut for cells in found)
 
 
 def need_columns(frame: pl.DataFrame, file: str, required: Iterable[str], form: str) -> None:
@@ -168,16 +136,16 @@ def need_columns(frame: pl.DataFrame, file: str, required: Iterable[str], form: 
             raise TraceError(file, f"this column in {form}", column=name, found=", ".join(frame.columns))
 
 
-def _no_table(opened: Opened, form: str, reason: str) -> TraceError:
-    """The first row with more cells than the header, or the parser's own reason."""
+def _no_table(opened: Opened, text: bytes, row: int, form: str, reason: str) -> TraceError:
+    """The first row with more cells than the header, or the parser's own reason. The first line is row `row`, 0 the header."""
     cells = len(opened.header)
-    for row, line in enumerate(opened.data.split(b"\n")[1:], 1):
-        if line.count(b",") >= cells:
-            return TraceError(opened.file, f"{cells} cells, as in the header of {form}", row=row, found=line.count(b",") + 1)
+    for number, line in enumerate(text.split(b"\n"), row):
+        if number and line.count(b",") >= cells:
+            return TraceError(opened.file, f"{cells} cells, as in the header of {form}", row=number, found=line.count(b",") + 1)
     return TraceError(opened.file, f"{form} ({reason})")
 
 
-def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: Iterable[str] = ()) -> pl.DataFrame:
+def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: Iterable[str] = (), before: int = 0) -> pl.DataFrame:
     """Turn columns of text or numbers into checked numbers.
 
     Args:
@@ -185,6 +153,7 @@ def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: I
         file: for the message.
         names: the columns to check.
         negative: those among them that may be below zero.
+        before: rows of the file before these [rows].
 
     Returns:
         The table with these columns as float64.
@@ -209,7 +178,7 @@ def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: I
             found = cells[row]
             if values[row] is not None and abs(values[row]) > MOST:
                 want = f"a number of at most {MOST:.0e}"
-            raise TraceError(file, want, row=row + 1, column=name, found="" if found is None else found)
+            raise TraceError(file, want, row=before + row + 1, column=name, found="" if found is None else found)
         frame = frame.with_columns(values.alias(name))
     return frame
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headway.identification.readers.columns import Opened, Table
+from headway.identification.readers.engine_log import holds, kv_size
 from headway.identification.readers.errors import TraceError
 
 
@@ -24,19 +25,57 @@ class TraceReader(NamedTuple):
     read: Callable[[Opened], Table]
 
 
+STATS = "vllm_stats_lines"
+"""The log of `engine_log.MARKS` that no reader takes."""
+
 RECOGNISED: tuple[tuple[str, str], ...] = (
     (r"\A(PK\x03\x04|\x28\xb5\x2f\xfd)", "a compressed file; unpack it first"),
-    (r"Avg prompt throughput", "a vLLM log, which averages over many steps; record its forward pass metrics"),
-    (r"Iteration\(\d+\): ", "vLLM's iteration details, which are not supported yet; record its forward pass metrics"),
-    (r'"iteration_index"', "the record of a vLLM stat logger, which lacks the KV tokens read; record its forward pass metrics"),
-    (r"(Decode|Prefill) batch", "an SGLang log, which averages over many steps and is not supported yet"),
-    (r"iterLatencyMS|hostStepTime|host_step_time|\[TRT-LLM\]", "TensorRT-LLM iteration statistics, which are not supported yet"),
-    (r"^# (HELP|TYPE) ", "Prometheus metrics, which count over all steps and hold no single one"),
+    (
+        r"^(Avg latency: [\d.]+ seconds|\d+% percentile latency: )|\"avg_latency\"",
+        "a latency benchmark, which times whole requests and no step: it lacks the batch and the duration of each step; "
+        "record the steps of a server with --enable-logging-iteration-details, or its forward pass metrics",
+    ),
+    (
+        r"Avg prompt throughput: [\d.]+ tokens/s",
+        "vLLM's stats lines; a stats line every 10 s is no step trace: it lacks the batch and the duration of each step; "
+        "start vLLM with --enable-logging-iteration-details, or record its forward pass metrics",
+    ),
+    (
+        r"^# (HELP|TYPE) ",
+        "Prometheus metrics, which count over all steps: they lack the batch and the duration of each step; "
+        "record a vLLM log with --enable-logging-iteration-details, or forward pass metrics",
+    ),
+    (
+        r"Batchsize forward time stats",
+        "vLLM's forward times by batch size, which are medians since the start: they lack the batch of each step; "
+        "start vLLM with --enable-logging-iteration-details, or record its forward pass metrics",
+    ),
+    (
+        r'"queued_ts"',
+        "requests with an engine's stamps, which hold the first and the last token and no step between them; headway transport reads them",
+    ),
     (r"ContextTokens|\binput_toks\b|\binput_length\b|^arrival_s,", "a workload: requests, not steps; give it as the workload"),
-    (r'guidellm|"x_request_id"|"request_rate"|"resourceSpans"', "what a client saw of its requests; a plant needs the engine's own steps"),
+    (
+        r'"guidellm_version"',
+        "a GuideLLM report, which stamps the first and the last token of a request and no step between them; headway transport reads it",
+    ),
+    (
+        r'"resourceSpans"',
+        "OpenTelemetry spans of requests, which hold no step of the engine; headway transport reads them beside a client's file",
+    ),
+    (
+        r"\AMetric,avg,min,max,|\A\s*\{\s*\"records\":\s*\{",
+        "AIPerf's summary, which holds averages and no single request; give the profile_export.jsonl beside it",
+    ),
     (r"headway/plant/", "a plant that is fitted already"),
+    (
+        r"\A\s*\{[^\0]*\}\s*\Z",
+        "a JSON report that no reader here knows, as `vllm bench forward` and kernel benchmarks write: their layouts are no published "
+        "format; write a row a measured batch into a CSV with step, step_time_s, decode_requests, decode_kv_tokens, prefill_tokens, "
+        "prefill_pairs, prefill_requests",
+    ),
 )
-"""Formats that hold no steps, or that no reader here knows yet: a pattern of their content, and what to say."""
+"""Formats that hold no steps: a pattern of their content, and what to say."""
 
 
 def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> str:
@@ -58,6 +97,8 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
         raise ValueError(f"unknown trace format {wanted!r}; this version reads auto, {', '.join(readers)}")
     if not found.start.strip():
         raise TraceError(found.file, "a trace of engine steps, found an empty file")
+    if _utf16(found.start):
+        raise TraceError(found.file, "UTF-8 text; the file is UTF-16, as PowerShell's > writes it: write it as UTF-8")
     if wanted != "auto":
         return wanted
     for name, reader in readers.items():
@@ -66,7 +107,26 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
     start = found.text
     for pattern, says in RECOGNISED:
         if re.search(pattern, start, re.MULTILINE):
-            raise TraceError(found.file, f"a trace of engine steps; this looks like {says}")
+            raise TraceError(found.file, f"a trace of engine steps; this looks like {says}{_of_use(found)}")
+    if holds(found, STATS):
+        says = next(says for pattern, says in RECOGNISED if re.search(pattern, "Avg prompt throughput: 0.0 tokens/s"))
+        raise TraceError(found.file, f"a trace of engine steps; this looks like {says}{_of_use(found)}")
     tried = "; ".join(f"{name}: {reader.says}" for name, reader in readers.items())
     line = start.split("\n", 1)[0].strip()
     raise TraceError(found.file, f"a trace of engine steps, tried {tried}", found=line)
+
+
+def _utf16(start: bytes) -> bool:
+    """Whether text is in two bytes a character: by its mark, or by zeros in every second place beside plain letters."""
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return True
+    if start.startswith(b"PAR1"):
+        return False
+    even, odd = start[:400:2], start[1:400:2]
+    return any(len(zeros) >= 4 and not any(zeros) and text.isascii() and all(text) for zeros, text in ((even, odd), (odd, even)))
+
+
+def _of_use(found: Opened) -> str:
+    """What a refused log is good for all the same."""
+    size = kv_size(found)
+    return f"; the size of the KV cache in it is of use, as --kv-tokens {size}" if size else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -18,6 +19,8 @@ KEYS = {
     **{f"headway.{field}": field for field in ("kv_tokens", "block_tokens", "max_seqs", "max_len", "max_tokens")},
 }
 """vLLM's names, and Headway's own beside a trace it recorded, by the field of `Limits` that they are."""
+TENSOR_PARALLEL = "parallel_config.tensor_parallel_size"
+"""vLLM's name for the number of devices that share each layer."""
 
 
 def engine_limits(files: Iterable[str], frame: pl.DataFrame) -> tuple[dict[str, int], list[str]]:
@@ -48,31 +51,56 @@ def engine_limits(files: Iterable[str], frame: pl.DataFrame) -> tuple[dict[str, 
     return engine, said
 
 
-def _beside(trace: Path) -> dict[str, int]:
-    """The limits in the configuration of this trace; its name may itself hold dots, so every shorter name is tried."""
+def tensor_parallel(files: Iterable[str]) -> list[int | None]:
+    """Number of devices that share each layer, from `NAME.engine_config.json` beside each file `NAME.*`.
+
+    Args:
+        files: the traces.
+
+    Returns:
+        One size for each file; None where no configuration lies beside it, or none that says so.
+
+    Raises:
+        TraceError: a configuration that is no JSON object, or a size in it that is no whole number above zero.
+    """
+    configs = [_config_of(Path(file)) for file in files]
+    return [None if config is None else _whole(config, _content(config), TENSOR_PARALLEL) for config in configs]
+
+
+def _config_of(trace: Path) -> Path | None:
+    """The configuration beside this trace; its name may itself hold dots, so every shorter name is tried."""
     parts = trace.name.split(".")
-    for n in range(len(parts), 0, -1):
-        config = trace.with_name(".".join(parts[:n]) + ".engine_config.json")
-        if config.is_file():
-            return _limits(config)
-    return {}
+    tried = (trace.with_name(".".join(parts[:n]) + ".engine_config.json") for n in range(len(parts), 0, -1))
+    return next((config for config in tried if config.is_file()), None)
 
 
-def _limits(config: Path) -> dict[str, int]:
+def _beside(trace: Path) -> dict[str, int]:
+    """The limits in the configuration of this trace."""
+    config = _config_of(trace)
+    if config is None:
+        return {}
+    content = _content(config)
+    found = ((field, _whole(config, content, key)) for key, field in KEYS.items())
+    return {field: value for field, value in found if value is not None}
+
+
+def _content(config: Path) -> dict[str, Any]:
     try:
         content = msgspec.json.decode(config.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
         raise TraceError(config, "the engine's configuration, a JSON object", found=str(error)) from None
     if not isinstance(content, dict):
         raise TraceError(config, "the engine's configuration, a JSON object", found=type(content).__name__)
-    limits = {}
-    for key, field in KEYS.items():
-        section, name = key.split(".")
-        nested = content.get(section)
-        value = content.get(key, nested.get(name) if isinstance(nested, dict) else None)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise TraceError(config, "a whole number above zero", column=key, found=value)
-        limits[field] = value
-    return limits
+    return content
+
+
+def _whole(config: Path, content: dict[str, Any], key: str) -> int | None:
+    """A whole number above zero, under its dotted name or in its section; None where it is not there."""
+    section, name = key.split(".")
+    nested = content.get(section)
+    value = content.get(key, nested.get(name) if isinstance(nested, dict) else None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise TraceError(config, "a whole number above zero", column=key, found=value)
+    return value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import msgspec
 import polars as pl
 
-from headway.identification.readers.columns import Opened, Table, numbers, pairs, requests, seconds, text_table
+from headway.identification.readers.columns import Opened, Table, numbers, pairs, requests, seconds, text_pieces
 from headway.identification.readers.errors import TraceError
+from headway.identification.readers.thinning import take
 
 FORM_CSV = "a table of forward pass metrics"
 FORM_JSONL = "forward pass metrics, one JSON object a line"
@@ -83,12 +85,17 @@ def read_csv(opened: Opened) -> Table:
     Raises:
         TraceError: a column missing, or a cell that is no number or negative.
     """
-    frame, cut = text_table(opened, ("counter_id", *SUMS, "latency_ms"), FORM_CSV)
-    frame = numbers(frame, opened.file, ("counter_id", *SUMS, "latency_ms"))
-    for name in ("worker_id", "dp_rank"):
-        if name not in frame.columns:
-            frame = frame.with_columns(pl.lit("").alias(name))
-    return _table(frame.with_columns(wall_time=seconds(frame["latency_ms"], 1e3)), cut)
+    names, aside = ("counter_id", *SUMS, "latency_ms"), {"unreadable": 0}
+
+    def frames() -> Iterator[pl.DataFrame]:
+        for cells in text_pieces(opened, names, FORM_CSV):
+            aside["unreadable"] += cells.cut
+            frame = numbers(cells.frame, opened.file, names, before=cells.before)
+            absent = [pl.lit("").alias(name) for name in ("worker_id", "dp_rank") if name not in frame.columns]
+            yield steps_table(frame.with_columns(seconds(frame["latency_ms"], 1e3).alias("wall_time"), *absent), 0).frame
+
+    taken = take(frames(), opened.most_rows)
+    return Table(taken.frame, aside | taken.aside, taken.said)
 
 
 def claims_jsonl(opened: Opened) -> bool:
@@ -115,27 +122,59 @@ def read_jsonl(opened: Opened) -> Table:
     Raises:
         TraceError: a line that is no such object, other than a last one cut off; a negative number; no step.
     """
-    lines = [(i, line) for i, line in enumerate(opened.data.split(b"\n"), 1) if line.strip()]
-    decoder, records, cut = msgspec.json.Decoder(Record), [], 0
+    aside = {"unreadable": 0}
+    taken = take(_records(opened, aside), opened.most_rows)
+    return Table(taken.frame, aside | taken.aside, taken.said)
+
+
+def _records(opened: Opened, aside: dict[str, int]) -> Iterator[pl.DataFrame]:
+    decoder, before, lines = msgspec.json.Decoder(Record), 0, 0
+    for text in opened.pieces(quoted=False):
+        try:
+            records = decoder.decode_lines(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            records = _one_by_one(opened, text, lines)
+            aside["unreadable"] += 1
+        lines += text.count(b"\n")
+        if not records:
+            continue
+        columns: dict[str, list] = {name: [getattr(r.scheduled, name) for r in records] for name in SUMS}
+        columns |= {name: [getattr(r, name) for r in records] for name in ("wall_time", "counter_id")}
+        columns |= {name: [str(getattr(r, name)) for r in records] for name in ("worker_id", "dp_rank")}
+        frame = numbers(pl.DataFrame(columns), opened.file, (*SUMS, "wall_time", "counter_id"), before=before)
+        before += len(records)
+        yield steps_table(frame, 0).frame
+    if before == 0:
+        raise TraceError(opened.file, f"at least one step in {FORM_JSONL}, found none")
+
+
+def _one_by_one(opened: Opened, text: bytes, before: int) -> list[Record]:
+    """The records of lines of which one is wrong: an error, unless it is the file's last and was cut off."""
+    lines = [(i, line) for i, line in enumerate(text.split(b"\n"), before + 1) if line.strip()]
+    decoder, records = msgspec.json.Decoder(Record), []
     for i, line in lines:
         try:
             records.append(decoder.decode(line))
         except msgspec.ValidationError as error:
-            raise _wrong(opened.file, i, error) from None
+            raise wrong_record(opened.file, i, error, FORM_JSONL) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
-            if i != lines[-1][0] or opened.data.endswith(b"\n"):
+            if i != lines[-1][0] or text.endswith(b"\n"):
                 raise TraceError(opened.file, f"a JSON object ({FORM_JSONL})", row=i, found=line.decode(errors="replace")) from None
-            cut = 1
-    if not records:
-        raise TraceError(opened.file, f"at least one step in {FORM_JSONL}, found none")
-    columns: dict[str, list] = {name: [getattr(r.scheduled, name) for r in records] for name in SUMS}
-    columns |= {name: [getattr(r, name) for r in records] for name in ("wall_time", "counter_id")}
-    columns |= {name: [str(getattr(r, name)) for r in records] for name in ("worker_id", "dp_rank")}
-    return _table(numbers(pl.DataFrame(columns), opened.file, (*SUMS, "wall_time", "counter_id")), cut)
+    return records
 
 
-def _wrong(file: str, row: int, error: msgspec.ValidationError) -> TraceError:
-    """The validator's message in our words: what it expected, and at which key."""
+def wrong_record(file: str, row: int, error: msgspec.ValidationError, form: str) -> TraceError:
+    """The validator's message in our words: what it expected, and at which key.
+
+    Args:
+        file: for the message.
+        row: data row, counted from 1.
+        error: of msgspec.
+        form: what the file was taken for, for the message.
+
+    Returns:
+        The error to raise.
+    """
     text = str(error)
     path = re.search(r"`\$\.?([^`]*)`", text)
     missing = re.search(r"missing required field `([^`]*)`", text)
@@ -143,11 +182,19 @@ def _wrong(file: str, row: int, error: msgspec.ValidationError) -> TraceError:
     wanted = re.search(r"Expected `([^`]*)`, got `([^`]*)`", text)
     if wanted:
         return TraceError(file, wanted[1], row=row, column=key, found=wanted[2])
-    return TraceError(file, f"this key in {FORM_JSONL}" if missing else text, row=row, column=key)
+    return TraceError(file, f"this key in {form}" if missing else text, row=row, column=key)
 
 
-def _table(frame: pl.DataFrame, cut: int) -> Table:
-    """The trace's columns from the metrics' own: one stream per worker and rank, the empty worker under "unknown"."""
+def steps_table(frame: pl.DataFrame, cut: int) -> Table:
+    """The trace's columns from the metrics' own: one stream per worker and rank, the empty worker under "unknown".
+
+    Args:
+        frame: checked numbers by the metrics' own names, `wall_time` in seconds; worker_id and dp_rank as text, shape (k,).
+        cut: rows that the file broke off in [rows].
+
+    Returns:
+        The trace's columns, and those of `KEPT` that are there.
+    """
     worker = pl.when(pl.col("worker_id").fill_null("").str.strip_chars() == "").then(pl.lit("unknown")).otherwise(pl.col("worker_id"))
     frame = frame.with_columns(worker_id=worker, dp_rank=pl.col("dp_rank").cast(pl.String).fill_null("").replace("", "0"))
     held = [pl.col(name).cast(pl.String) for name in KEPT if name in frame.columns]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from pathlib import Path
 
 import polars as pl
 
-from headway.identification.readers.columns import Opened, Table, need_columns, numbers, pairs, requests, seconds, text_table
+from headway.identification.readers.columns import Opened, Table, need_columns, numbers, pairs, requests, seconds, text_pieces, text_table
 from headway.identification.readers.errors import TraceError
+from headway.identification.readers.thinning import take
 from headway.identification.trace import COLUMNS
 
 FORM_STEPS = "Headway's step table"
@@ -17,6 +20,8 @@ STEP_COLUMNS = tuple(name for name in COLUMNS if name != "source")
 SUMS = ("n_prefill_reqs", "prefill_tokens", "prefill_ctx_tokens", "n_decode_reqs", "decode_ctx_tokens")
 CLOCK = ("t_mono", "sched_us", "exec_ms")
 KEPT = {"budget": "token_budget", "max_active": "running_limit", "chunk_cap": "chunk_tokens", "mode": "mode", "inflight": "inflight"}
+PIECE_ROWS = 250_000
+"""Rows of a Parquet file that are read at once [rows]."""
 HOST_SHARE = 0.02
 """Share of the period outside the step time from which on it is said: below it no target would notice."""
 
@@ -45,31 +50,43 @@ def read_steps(opened: Opened) -> Table:
     Raises:
         TraceError: a column missing, a cell that is no number or negative, no step.
     """
-    cut = 0
-    if opened.start.startswith(b"PAR1"):
-        frame = _parquet(opened)
-    else:
-        frame, cut = text_table(opened, STEP_COLUMNS, FORM_STEPS)
-    frame = numbers(frame, opened.file, STEP_COLUMNS)
+    aside = {"unreadable": 0}
+    parquet = opened.start.startswith(b"PAR1")
+    taken = take(_from_parquet(opened) if parquet else _from_csv(opened, aside), opened.most_rows)
+    frame = taken.frame
     others = [name for name in frame.columns if name not in COLUMNS and frame[name].dtype == pl.String]
     for name in others:
         values = frame[name].cast(pl.Float64, strict=False)
         if name not in ("worker_id", "dp_rank") and values.null_count() == frame[name].null_count():
             frame = frame.with_columns(values.alias(name))
-    if "source" in frame.columns:
-        frame = frame.with_columns(pl.col("source").cast(pl.String).fill_null("unknown"))
-    return Table(frame, {"unreadable": cut})
+    return Table(frame, aside | taken.aside, taken.said)
 
 
-def _parquet(opened: Opened) -> pl.DataFrame:
+def _from_csv(opened: Opened, aside: dict[str, int]) -> Iterator[pl.DataFrame]:
+    for cells in text_pieces(opened, STEP_COLUMNS, FORM_STEPS):
+        aside["unreadable"] += cells.cut
+        yield _checked(cells.frame, opened, cells.before)
+
+
+def _from_parquet(opened: Opened) -> Iterator[pl.DataFrame]:
     try:
-        frame = pl.read_parquet(io.BytesIO(opened.data))
+        scanned = pl.scan_parquet(io.BytesIO(opened.data) if opened.packed else Path(opened.file), glob=False)
+        rows = scanned.select(pl.len()).collect().item()
+        for start in range(0, max(rows, 1), PIECE_ROWS):
+            frame = scanned.slice(start, PIECE_ROWS).collect()
+            need_columns(frame, opened.file, STEP_COLUMNS, FORM_STEPS)
+            opened.progress(min((start + PIECE_ROWS) / max(rows, 1), 1.0))
+            if rows:
+                yield _checked(frame, opened, start)
     except pl.exceptions.PolarsError as error:
         raise TraceError(opened.file, "a whole Parquet file", found=str(error).splitlines()[0]) from None
-    need_columns(frame, opened.file, STEP_COLUMNS, FORM_STEPS)
-    if frame.height == 0:
+    if rows == 0:
         raise TraceError(opened.file, f"at least one step in {FORM_STEPS}, found none")
-    return frame
+
+
+def _checked(frame: pl.DataFrame, opened: Opened, before: int) -> pl.DataFrame:
+    frame = numbers(frame, opened.file, STEP_COLUMNS, before=before)
+    return frame.with_columns(pl.col("source").cast(pl.String).fill_null("unknown")) if "source" in frame.columns else frame
 
 
 def claims_scheduler(opened: Opened) -> bool:

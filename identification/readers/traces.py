@@ -2,36 +2,70 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
 
+import headway.identification.readers.aggregates as aggregates
+import headway.identification.readers.client_traces as client_traces
+import headway.identification.readers.dynamo_planner as dynamo_planner
+import headway.identification.readers.fpm_records as fpm_records
+import headway.identification.readers.llmservingsim as llmservingsim
+import headway.identification.readers.sglang as sglang
+import headway.identification.readers.silicon as silicon
+import headway.identification.readers.splitwise as splitwise
+import headway.identification.readers.trtllm_iterations as trtllm_iterations
+import headway.identification.readers.trtllm_stats as trtllm_stats
+import headway.identification.readers.vidur as vidur
+import headway.identification.readers.vllm_iterations as vllm_iterations
+import headway.identification.readers.vllm_stats as vllm_stats
 from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.detect import TraceReader, format_of
 from headway.identification.readers.engine_config import engine_limits
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.fpm import FORM_CSV, FORM_JSONL, claims_csv, claims_jsonl, read_csv, read_jsonl
 from headway.identification.readers.steps import FORM_SCHEDULER, FORM_STEPS, claims_scheduler, claims_steps, read_scheduler, read_steps
-from headway.identification.trace import COLUMNS, Source, Trace
+from headway.identification.readers.thinning import MOST_ROWS, take
+from headway.identification.trace import BLOCK_ROWS, COLUMNS, Source, Trace
 
 TRACE_READERS: dict[str, TraceReader] = {
     "fpm_csv": TraceReader(FORM_CSV, claims_csv, read_csv),
     "fpm_jsonl": TraceReader(FORM_JSONL, claims_jsonl, read_jsonl),
+    "fpm_trace": TraceReader(fpm_records.FORM_TRACE, fpm_records.claims_trace, fpm_records.read_trace_records),
+    "fpm_msgpack": TraceReader(fpm_records.FORM_MSGPACK, fpm_records.claims_msgpack, fpm_records.read_msgpack),
+    "vllm_stats": TraceReader(vllm_stats.FORM, vllm_stats.claims, vllm_stats.read),
+    "trtllm_stats": TraceReader(trtllm_stats.FORM, trtllm_stats.claims, trtllm_stats.read),
     "scheduler": TraceReader(FORM_SCHEDULER, claims_scheduler, read_scheduler),
+    "llmservingsim": TraceReader(llmservingsim.FORM, llmservingsim.claims, llmservingsim.read),
+    "vidur": TraceReader(vidur.FORM, vidur.claims, vidur.read),
+    "splitwise": TraceReader(splitwise.FORM, splitwise.claims, splitwise.read),
+    "silicon": TraceReader(silicon.FORM, silicon.claims, silicon.read),
+    "dynamo_decode": TraceReader(dynamo_planner.FORM_DECODE, dynamo_planner.claims_decode, dynamo_planner.read_decode),
+    "dynamo_prefill": TraceReader(dynamo_planner.FORM_PREFILL, dynamo_planner.claims_prefill, dynamo_planner.read_prefill),
+    "client_stamps": TraceReader(client_traces.FORM, client_traces.claims, client_traces.read),
+    "client_aggregates": TraceReader(aggregates.FORM, aggregates.claims, aggregates.read),
     "steps": TraceReader(FORM_STEPS, claims_steps, read_steps),
+    # Logs come last: their claims look through the whole file.
+    "vllm_iterations": TraceReader(vllm_iterations.FORM, vllm_iterations.claims, vllm_iterations.read),
+    "trtllm_iterations": TraceReader(trtllm_iterations.FORM, trtllm_iterations.claims, trtllm_iterations.read),
+    "sglang": TraceReader(sglang.FORM, sglang.claims, sglang.read),
 }
 """Trace formats by name: one row, one reader, told by content; the first that claims a file gets it."""
 
 
-def read_trace(paths: str | Path | Sequence[str | Path], format: str = "auto") -> Trace:
-    """Read one or several files into one trace.
+def read_trace(
+    paths: str | Path | Sequence[str | Path], format: str = "auto", progress: Callable[[str, float], None] | None = None
+) -> Trace:
+    """Read one or several files into one trace. Of more than `MOST_ROWS` rows whole blocks are taken, and it is said.
 
     Args:
         paths: a file, or several; each keeps its own streams of steps.
         format: a key of `TRACE_READERS`, or "auto" to tell by content.
+        progress: called with a label and the share read.
 
     Returns:
         The trace, with the limits of the engine where its configuration lies beside a file.
@@ -40,16 +74,22 @@ def read_trace(paths: str | Path | Sequence[str | Path], format: str = "auto") -
         ValueError: no file, or an unknown format.
         TraceError: a file that cannot be read; the message names file, row, column, value and what was expected.
     """
-    files = [os.fspath(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    files = [llmservingsim.table_of(os.fspath(p)) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     if not files:
         raise ValueError("read_trace needs at least one file")
     if len(set(files)) < len(files):
         raise ValueError(f"the same file was given twice: {next(f for f in files if files.count(f) > 1)}")
     tables, sources = [], []
-    for file in files:
+    bytes_of = [os.path.getsize(file) if os.path.isfile(file) else 0 for file in files]
+    for number, file in enumerate(files):
+        # a file's part of the rows that fit is its part of the bytes: rows are counted only by reading them
+        part, before = bytes_of[number] / max(sum(bytes_of), 1), sum(bytes_of[:number]) / max(sum(bytes_of), 1)
         found = _open(file)
+        found.most_rows = max(int(MOST_ROWS * part), BLOCK_ROWS)
+        if progress:
+            found.progress = functools.partial(_say, progress, before, part)
         name = format_of(found, TRACE_READERS, format)
-        tables.append(TRACE_READERS[name].read(found))
+        tables.append(_bounded(TRACE_READERS[name].read(found), found.most_rows))
         with open(file, "rb") as stream:
             sources.append(Source(file, hashlib.file_digest(stream, "sha256").hexdigest(), name))
     frame = pl.concat(_with_streams(files, tables), how="diagonal_relaxed")
@@ -67,6 +107,18 @@ def read_trace(paths: str | Path | Sequence[str | Path], format: str = "auto") -
     missing = [name for name in COLUMNS if any(name in table.missing for table in tables)]
     clock = "device" if any(table.clock == "device" for table in tables) else "wall"
     return Trace.of(frame, sources=sources, engine=engine, aside=aside, warnings=warnings, missing=missing, clock=clock)
+
+
+def _say(progress: Callable[[str, float], None], before: float, part: float, share: float) -> None:
+    progress("reading", before + part * share)
+
+
+def _bounded(table: Table, most: int) -> Table:
+    """What a reader that holds the whole file hands on, thinned as the others thin while they read."""
+    if table.frame.height <= most or "dropped_to_fit" in table.aside:
+        return table
+    taken = take([table.frame], most)
+    return table._replace(frame=taken.frame, aside={**table.aside, **taken.aside}, warnings=(*table.warnings, *taken.said))
 
 
 def _open(file: str) -> Opened:

@@ -1,0 +1,164 @@
+"""The command that measures: record a trace under excitation, or plan what to record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headway.cli.app import app
+from headway.cli.options import (
+    Block,
+    Epsilon,
+    Format,
+    Json,
+    KvTokens,
+    MaxLen,
+    MaxSeqs,
+    MaxTokens,
+    Seed,
+    epsilon_given,
+    limits_given,
+)
+from headway.cli.terminal import percent, progress_bar, show, table, warning_lines
+from headway.units import share
+
+From = Annotated[Path | None, typer.Option("--from", help="Plan: plant.json that says what is known.", metavar="PLANT")]
+Trace = Annotated[list[Path] | None, typer.Option("--trace", help="Plan: trace behind it; may be given more than once.", metavar="TRACE")]
+Design = Annotated[
+    Path | None, typer.Option("--design", help="Record the settings of a plan.json instead of the staircase.", metavar="PLAN")
+]
+Width = Annotated[str, typer.Option("--margin-width", help="Plan: how wide the margin's 95 % interval may be.")]
+
+
+@app.command()
+def record(
+    engine: Annotated[str, typer.Option("--engine", help="What to record: kernels.")] = "kernels",
+    out: Annotated[Path, typer.Option("--out", help="Where to write the trace.")] = Path("trace.parquet"),
+    preset: Annotated[str, typer.Option("--preset", help="Size of the llm: tiny (CPU) ... 8b (GPU).")] = "tiny",
+    steps: Annotated[int | None, typer.Option("--steps", min=100, help="Steps to record. [default: 2000, or what the plan says]")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Record nothing: propose what to record next.")] = False,
+    known: From = None,
+    traces: Trace = None,
+    format: Format = "auto",  # the option's own name
+    width: Width = "2%",
+    epsilon: Epsilon = None,
+    out_plan: Annotated[Path, typer.Option("--out-plan", help="Plan: where to write it.")] = Path("plan.json"),
+    design: Design = None,
+    kv_tokens: KvTokens = None,
+    block: Block = None,
+    max_seqs: MaxSeqs = None,
+    max_len: MaxLen = None,
+    max_tokens: MaxTokens = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Record a trace of live kernels under excitation, or plan one: which inputs, for how many steps.
+
+    Example: headway record --plan --from plant.json --trace trace.parquet
+    """
+    limits = limits_given(kv_tokens, block, max_seqs, max_len, max_tokens)
+    if plan:
+        if design is not None:
+            raise ValueError("--plan proposes a design and --design runs one; give one of them")
+        _plan(known, traces, preset, limits, steps, width, epsilon, seed, format, out_plan, json)
+        return
+    if known is not None or traces or epsilon is not None:
+        raise ValueError("--from, --trace and --epsilon say what is known to a plan; add --plan, or leave them out")
+    from headway.engines.live import record_stage
+
+    with progress_bar() as bar:
+        result = record_stage(engine, out, preset=preset, steps=steps, limits=limits, seed=seed, design=design, progress=bar)
+    step = result["step_time_s"]
+    lines = [
+        f"recorded   {result['steps']:,} steps of {result['engine']} ({preset}) on {result['device']}, {result['steps_mixed']:,} with prefill",
+        *([f"design     {result['settings']} settings of {design}"] if design else []),
+        f"step time  p50 {step['p50'] * 1e3:.1f} ms   p99 {step['p99'] * 1e3:.1f} ms",
+        f"written    {out}",
+    ]
+    show(result, lines, as_json=json)
+
+
+def _plan(
+    known: Path | None,
+    traces: list[Path] | None,
+    preset: str,
+    limits: dict[str, int],
+    steps: int | None,
+    width: str,
+    epsilon: str | None,
+    seed: int,
+    format: str,
+    out: Path,
+    json: bool,
+) -> None:
+    from headway.planning import plan_stage
+
+    with progress_bar() as bar:
+        result = plan_stage(
+            out,
+            plant=known,
+            traces=traces or [],
+            preset=preset,
+            limits=limits,
+            steps=steps,
+            margin_width=share(width),
+            epsilon=epsilon_given(epsilon) or 0.01,
+            seed=seed,
+            format=format,
+            progress=bar,
+        )
+    show(result, plan_lines(result), as_json=json)
+
+
+def plan_lines(plan: dict[str, Any]) -> list[str]:
+    """A plan in words.
+
+    Args:
+        plan: as `headway record --plan --json`.
+
+    Returns:
+        Lines.
+    """
+    rows = [("settings: budget / limit / prompt / output", "steps", "share", "mixed", "to")]
+    for s in plan["settings"]:
+        name = " / ".join(f"{s[k]:,}" for k in ("token_budget", "running_limit", "prompt_tokens", "output_tokens"))
+        rows.append((name, f"{s['steps']:,}", percent(s["steps"] / plan["steps"]), percent(s["mixed"], 0), s["purpose"]))
+    numbers = [("standard errors", "now", "after the plan", "after the staircase", "of", "unit")]
+    for name, n in plan["numbers"].items():
+        now, after, stairs = (_error(n[k], n["value"]) for k in ("now", "after", "staircase"))
+        numbers.append((name, now, after, stairs, f"{n['value']:.3g}", n["unit"]))
+    took = plan["time_s"]
+    lines = [
+        f"plan       {plan['steps']:,} steps, {plan['steps_mixed']:,} of them with prefill, {len(plan['settings'])} settings"
+        + (f"; about {_long(took)}, compiling apart" if took is not None else ""),
+        *table(rows),
+        *table(numbers),
+        f"worth      a step of the staircase tells {percent(plan['efficiency']['staircase'], 0)} of one of the plan, "
+        f"of a uniform grid {percent(plan['efficiency']['grid'], 0)}",
+        *_margin_lines(plan),
+        *warning_lines(plan["warnings"]),
+    ]
+    return [*lines, *([f"written    {plan['out']}"] if plan["out"] else []), *(f"next       {command}" for command in plan["next"])]
+
+
+def _margin_lines(plan: dict[str, Any]) -> list[str]:
+    margin = plan["margin"]
+    asked = f"within {percent(margin['asked_width'])} at epsilon {percent(margin['epsilon'])}"
+    lines = [f"margin     {asked} needs {margin['steps_needed']:,} steps of this plan"]
+    for regime in ("decode", "mixed"):
+        m = margin[regime]
+        reached = "no interval yet" if m["width"] is None or m["width"] == float("inf") else f"this plan gives {percent(m['width'])}"
+        lines.append(f"           {regime:6} {m['steps']:,} steps for a margin of {percent(m['margin'])}; {reached}")
+    return lines
+
+
+def _error(error: float | None, value: float) -> str:
+    if error is None:
+        return "unknown"
+    return percent(error / value) if value > 0 else f"{error:.2g}"
+
+
+def _long(time_s: float) -> str:
+    return f"{time_s:.0f} s" if time_s < 120 else f"{time_s / 60:.0f} min" if time_s < 7200 else f"{time_s / 3600:.1f} h"
