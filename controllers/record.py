@@ -116,7 +116,7 @@ class ControllerRecord:
                 raise ValueError(f"unknown structure {structure!r}; this version knows {', '.join(PLANTS)}")
             plant = PLANTS[structure].from_coefficients({n: float(c["value"]) for n, c in data["plant"]["coefficients"].items()})
             hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
-            plant_file = {k: data["plant"].get(k) for k in ("file", "sha256")}
+            plant_file = {k: data["plant"].get(k) for k in ("file", "sha256", "clock") if k in data["plant"]}
             record = ControllerRecord(Candidate(law, policy), targets, limits, plant, hull, plant_file, data["workload"], data["tuning"])
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"controller.json lacks or misstates {error}; write it anew with `headway tune`") from None

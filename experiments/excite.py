@@ -13,7 +13,7 @@ from headway.controllers.loop import drive
 from headway.controllers.policy import RUNNING, Policy
 from headway.controllers.simulator import LOG_COLUMNS, Candidate
 from headway.controllers.static import StaticLaw
-from headway.identification.settings import LONGEST_OUTPUT, PROMPT_SPREAD, Setting, stay_steps
+from headway.identification.design.settings import LONGEST_OUTPUT, PROMPT_SPREAD, Setting, stay_steps
 from headway.models.engine import Engine
 from headway.models.goodput import Outcome
 from headway.models.regimes import AffinePlant

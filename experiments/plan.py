@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from headway.identification.sample_size import Need, width_of
-from headway.identification.settings import Setting
+from headway.identification.design.sample_size import Need, width_of
+from headway.identification.design.settings import Setting
 from headway.models.signals import Limits
 
 SCHEMA = "headway/plan/1"

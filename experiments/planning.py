@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.experiments.excite import record_design, record_trace
 from headway.experiments.plan import PlannedSetting, RecordingPlan, Told, total_steps
-from headway.identification.design import (
+from headway.identification.design.optimal import (
     Precision,
     efficiency,
     information,
@@ -23,9 +23,9 @@ from headway.identification.design import (
     tellable,
     unmoved,
 )
+from headway.identification.design.sample_size import Need, steps_for_margin
+from headway.identification.design.settings import SHORTEST_STAY, Mixture, Setting, grid, stay, stay_steps
 from headway.identification.rows import KEPT, judge
-from headway.identification.sample_size import Need, steps_for_margin
-from headway.identification.settings import SHORTEST_STAY, Mixture, Setting, grid, stay, stay_steps
 from headway.identification.trace import Trace
 from headway.models.engine import PlantEngine
 from headway.models.identified import IdentifiedPlant
@@ -114,7 +114,7 @@ def plan_recording(
         fine = tellable(held.mean(axis=0) + known)
         if not fine.any():
             raise ValueError("no setting within these limits tells any number of the plant; raise max_tokens, max_seqs or max_len")
-        here = np.ix_(fine, fine)
+        here = fine[:, None], fine
         rows = _chosen(settings, mixtures, held[:, *here], known[here], total, seed)
         total = steps or total_steps(need, sum(row.mixed * row.steps for row in rows) / total)
     say("simulating the plan", 0.6)

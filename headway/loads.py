@@ -14,7 +14,7 @@ from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
 from headway.targets import parse_target
-from headway.workloads import load_workload
+from headway.workloads import load_workload, located
 
 RUN_S = 120.0
 """Default length of one simulated run [s]: shorter ones flatter a queue that is filling up."""
@@ -80,7 +80,7 @@ def open_load(workload: str, target: str, *, rate_rps: float | None, rows: slice
     """
     targets, notes = parse_target(target, epsilon=epsilon)
     loaded = load_workload(workload, rate_rps, rows, targets)
-    spec = str(Path(workload).resolve()) if Path(workload).exists() else workload
+    spec = located(workload)
     span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
     return Load(spec, rate_rps, span, loaded.source, targets, [*notes, *loaded.notes])
 

@@ -19,7 +19,7 @@ from headway.experiments.run import sha256_of, write_json, write_whole
 from headway.experiments.tune import Effort, Problem, Tuned, tune
 from headway.experiments.validate import Validation, validate_on_engine, validate_on_plant
 from headway.identification.fit import AUTO, fit
-from headway.identification.hardware import Hardware
+from headway.identification.hardware.points import Hardware
 from headway.identification.readers import read_trace
 from headway.identification.score import Score, score
 from headway.identification.trace import Trace

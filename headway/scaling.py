@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headway.experiments.run import write_json
+from headway.identification.hardware.tp import TpLaw, fit_tp
 from headway.identification.readers import read_trace
 from headway.identification.readers.engine_config import tensor_parallel
-from headway.identification.tp import TpLaw, fit_tp
 from headway.models.identified import IdentifiedPlant
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from headway.identification.clocks import ASSUMPTIONS
+from headway.identification.clients.clocks import ASSUMPTIONS
+from headway.identification.clients.requests import TPOT_FORMULA, RequestStamps
+from headway.identification.clients.transport import Transport, transport
 from headway.identification.readers.requests_table import read_requests
-from headway.identification.requests import TPOT_FORMULA, RequestStamps
-from headway.identification.transport import Transport, transport
 
 SHOWN_REJECTED = 20
 """Rejected durations that are listed; all are counted."""

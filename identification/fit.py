@@ -8,20 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.identification.bends import coefficient_intervals, polished
-from headway.identification.crossval import folds, out_of_fold
-from headway.identification.diagnose import diagnose
-from headway.identification.excitation import excitation
-from headway.identification.hardware import Hardware, hardware_findings
-from headway.identification.intervals import kept_residuals, margin, margin_interval
-from headway.identification.ladder import Rung, climb
-from headway.identification.lag import estimate, neighbours_of, sentences
-from headway.identification.learn import FEWEST, Learned, learn, rows_of
+from headway.identification.diagnostics.diagnose import diagnose
+from headway.identification.diagnostics.excitation import excitation
+from headway.identification.hardware.points import Hardware, hardware_findings
 from headway.identification.limits import limits_of
-from headway.identification.robust import fit_law
 from headway.identification.rows import KEPT, judge, select, used_rows
 from headway.identification.score import Score, score_rows
-from headway.identification.terms import Structure
+from headway.identification.structures.bends import coefficient_intervals, polished
+from headway.identification.structures.crossval import folds, out_of_fold
+from headway.identification.structures.intervals import kept_residuals, margin, margin_interval
+from headway.identification.structures.ladder import Rung, climb
+from headway.identification.structures.lag import estimate, neighbours_of, sentences
+from headway.identification.structures.learn import FEWEST, Learned, learn, rows_of
+from headway.identification.structures.robust import fit_law
+from headway.identification.structures.terms import Structure
 from headway.identification.trace import Trace
 from headway.models import PLANTS
 from headway.models.identified import Hull, IdentifiedPlant

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from headway.identification.intervals import FEWEST_FOR_INTERVAL, band, share_interval
-from headway.identification.lag import Lag, neighbours_of
 from headway.identification.rows import IDLE, KEPT, judge, select, used_rows
+from headway.identification.structures.intervals import FEWEST_FOR_INTERVAL, band, share_interval
+from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.trace import Trace
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headway.identification.copies import repeated_rows, scaled_copies
 from headway.identification.readers import TraceError, read_trace
-from headway.identification.robust import fit_law
+from headway.identification.structures.robust import fit_law
 
 
 def _splitwise(folder: Path, rows: list[dict]) -> Path:

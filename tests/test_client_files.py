@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from headway.identification.clients.requests import RequestStamps, kind_of
 from headway.identification.readers import TRACE_READERS, TraceError, read_trace
 from headway.identification.readers.aggregates import aggregates
 from headway.identification.readers.columns import Opened
 from headway.identification.readers.requests_table import REQUEST_READERS, read_requests
-from headway.identification.requests import RequestStamps, kind_of
 
 GUIDELLM = "client/guidellm/codellama34b_h100_chunk64.guidellm-results.notext.json"
 OTEL = "client/otel/codellama34b_h100_chunk64.vllm_traces.json"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.identification.concurrency import fit_concurrency, leave_one_out
 from headway.identification.readers import TraceError, read_trace
+from headway.identification.structures.concurrency import fit_concurrency, leave_one_out
 
 COUNTS = np.array([4.0, 8.0, 16.0, 32.0, 64.0, 128.0])
 

@@ -15,7 +15,7 @@ from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, Draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.experiments.excite import record_design, setting_workload
-from headway.identification.design import (
+from headway.identification.design.optimal import (
     correlation,
     efficiency,
     information,
@@ -28,10 +28,10 @@ from headway.identification.design import (
     tellable,
     unmoved,
 )
-from headway.identification.intervals import block_length, margin
-from headway.identification.robust import fit_law
-from headway.identification.sample_size import steps_for_margin, tail_of, width_of
-from headway.identification.settings import Mixture, Setting, grid, stay, steady_state
+from headway.identification.design.sample_size import steps_for_margin, tail_of, width_of
+from headway.identification.design.settings import Mixture, Setting, grid, stay, steady_state
+from headway.identification.structures.intervals import block_length, margin
+from headway.identification.structures.robust import fit_law
 from headway.models import PLANTS
 from headway.models.engine import PlantEngine
 from headway.models.identified import Hull, IdentifiedPlant

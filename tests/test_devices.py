@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.identification.devices import DEVICES, Device, device
-from headway.identification.llms import LLMS, Llm, check_memory, llm
+from headway.identification.hardware.devices import DEVICES, Device, device
+from headway.identification.hardware.llms import LLMS, Llm, check_memory, llm
 
 
 @pytest.mark.parametrize(("name", "nearest"), [("h101", "h100"), ("b3000", "b300"), ("MI300", "mi300x"), ("rtx 4091", "rtx-4090")])

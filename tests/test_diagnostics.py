@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from headway.identification.correlation import autoregression, explained, sampled
-from headway.identification.drift import drift, slow_rows
+from headway.identification.diagnostics.correlation import autoregression, explained, sampled
+from headway.identification.diagnostics.drift import drift, slow_rows
+from headway.identification.diagnostics.independence import independence
+from headway.identification.diagnostics.outliers import THROTTLE, outliers
+from headway.identification.diagnostics.staircase import staircase
+from headway.identification.diagnostics.variance import variance
+from headway.identification.diagnostics.whiteness import whiteness
 from headway.identification.fit import fit
-from headway.identification.independence import independence
-from headway.identification.outliers import THROTTLE, outliers
 from headway.identification.readers import read_trace
 from headway.identification.rows import FIRST_SHAPE, GAP, KEPT, judge
-from headway.identification.staircase import staircase
 from headway.identification.trace import Trace
-from headway.identification.variance import variance
-from headway.identification.whiteness import whiteness
 from headway.models.plant import Batch
 from tests.synthetic_steps import TRUTH, composed, durations, traced
 

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from headway.identification.actuator import actuator
-from headway.identification.clock import aligned, device_only, host_gap, periods, plausible_field, wall_time
-from headway.identification.closed_loop import closed_loop
+from headway.identification.diagnostics.actuator import actuator
+from headway.identification.diagnostics.clock import aligned, device_only, host_gap, periods, plausible_field, wall_time
+from headway.identification.diagnostics.closed_loop import closed_loop
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.identification.trace import Trace

@@ -13,11 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.identification.fit import FEWEST, fit
-from headway.identification.intervals import MOST_RESIDUALS, block_length, coefficient_interval, kept_residuals, margin, share_interval
 from headway.identification.limits import limits_of
-from headway.identification.robust import fit_law
 from headway.identification.rows import FIRST_SHAPE, GAP, IDLE
 from headway.identification.score import Score, score
+from headway.identification.structures.crossval import folds, out_of_fold
+from headway.identification.structures.intervals import (
+    MOST_RESIDUALS,
+    block_length,
+    coefficient_interval,
+    kept_residuals,
+    margin,
+    share_interval,
+)
+from headway.identification.structures.robust import fit_law
+from headway.identification.structures.terms import Structure
 from headway.identification.trace import Source, Trace
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch
@@ -66,7 +75,7 @@ def test_no_coefficient_is_negative_even_where_more_work_took_less_time(seed: in
     time = 0.05 / (1 + batch.decode_requests) * np.exp(noise(400, 0.1, seed))
     found = fit(traced(batch, time))
     assert min(coefficients(found.plant).values()) >= 0
-    assert any("plain least squares wants decode.per_decode_request negative" in w for w in found.about["warnings"])
+    assert any("per_decode_request negative" in w for w in found.about["warnings"])
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -183,7 +192,9 @@ def test_margins_and_noise_are_those_of_the_kept_steps() -> None:
     trace = _made(2000, 0.05)
     found = fit(trace, epsilon=0.05)
     mixed = trace.batch().prefill_tokens > 0
-    residual = np.log(trace.step_time_s / found.plant.step_time_s(trace.batch()))
+    everything = np.ones(len(trace), bool)
+    residual = out_of_fold(Structure("regimes"), trace.batch(), trace.step_time_s, everything, folds(everything, mixed))
+    assert found.plant.structure == "regimes"
     assert found.noise.decode == pytest.approx(residual[~mixed])
     assert found.noise.mixed == pytest.approx(residual[mixed])
     assert found.margin == pytest.approx({"decode": margin(residual[~mixed], 0.05), "mixed": margin(residual[mixed], 0.05)})
@@ -191,7 +202,7 @@ def test_margins_and_noise_are_those_of_the_kept_steps() -> None:
     assert short.margin["mixed"] is None
     assert "mixed: too few steps for a margin at epsilon 0.005, which needs 200" in short.about["warnings"]
     covered = score(found, trace).coverage90
-    assert covered["decode"]["value"] == pytest.approx(0.9, abs=0.002)
+    assert covered["decode"]["value"] == pytest.approx(0.9, abs=0.01)
     assert covered["mixed"]["ci95"][0] < 0.9 < covered["mixed"]["ci95"][1]
 
 
@@ -227,7 +238,9 @@ def test_what_did_not_move_or_moved_together_is_named() -> None:
     batch = composed(2000)
     together = batch._replace(decode_kv_tokens=1000 * batch.decode_requests + np.random.default_rng(0).integers(0, 500, 2000))
     said = fit(traced(together, durations(together, 0.02))).about["warnings"]
-    assert any(w.startswith("decode: decode_kv_tokens moved with decode_requests (VIF ") and "is not trustworthy" in w for w in said)
+    pair = [w for w in said if w.startswith("decode: decode_requests and decode_kv_tokens moved together (VIF ")]
+    assert len(pair) == 1
+    assert "is not trustworthy" in pair[0]
     still = batch._replace(decode_requests=np.full(2000, 32.0))
     found = fit(traced(still, durations(still, 0.02)))
     # what stood still is the floor's, so that the plant does not grow with it elsewhere
@@ -299,7 +312,8 @@ def test_the_plant_passes_through_json_and_twice_is_the_same() -> None:
     back = IdentifiedPlant.from_json(json.loads(text))
     assert coefficients(back.plant) == coefficients(found.plant)
     assert back.about == found.about
-    assert set(found.about) == {"rows", "heldout", "excitation", "warnings", "sources", "training"}
+    told = {"rows", "ladder", "lag", "heldout", "margin_ci95", "excitation", "binding", "implied", "diagnostics", "clock"}
+    assert set(found.about) == {*told, "warnings", "sources", "training"}
 
 
 def test_progress_is_told_and_wrong_arguments_are_named() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.identification.binding import RESOURCES, binding
-from headway.identification.devices import DEVICES, device
 from headway.identification.fit import fit
-from headway.identification.implied import Facts, fastest, implied
-from headway.identification.llms import LLMS, llm
+from headway.identification.hardware.binding import RESOURCES, binding
+from headway.identification.hardware.devices import DEVICES, device
+from headway.identification.hardware.implied import Facts, fastest, implied
+from headway.identification.hardware.llms import LLMS, llm
+from headway.identification.hardware.tp import TpLaw, fit_tp
 from headway.identification.readers import read_trace
-from headway.identification.tp import TpLaw, fit_tp
 from headway.models import PLANTS
 from headway.models.plant import Batch, Plant
 from headway.models.regimes import AffinePlant, RegimePlant

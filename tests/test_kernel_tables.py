@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.identification.compose import Curve, checkerboard, compose_s, curve_s, grid_index, missing_collective, on_plane
-from headway.identification.layers import layers_of
+from headway.identification.hardware.compose import Curve, checkerboard, compose_s, curve_s, grid_index, missing_collective, on_plane
+from headway.identification.hardware.layers import layers_of
 from headway.identification.readers import TRACE_READERS, TraceError, read_trace
 from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.serving_run import read_serving_run

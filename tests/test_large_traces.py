@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-import headway.identification.intervals as intervals
 import headway.identification.neighbours as neighbours
 import headway.identification.readers.opened as opened
 import headway.identification.readers.steps as steps
 import headway.identification.readers.traces as traces
 import headway.identification.rows as rows
+import headway.identification.structures.intervals as intervals
 from headway.identification.fit import fit
-from headway.identification.intervals import coefficient_interval
 from headway.identification.neighbours import Neighbours, spread
 from headway.identification.readers import TraceError, read_trace
 from headway.identification.readers.thinning import LARGEST, take
-from headway.identification.robust import condition, equations, fit_law, nonnegative, plain
 from headway.identification.rows import BOOKED, FIRST_SHAPE, GAP, KEPT, judge
+from headway.identification.structures.intervals import coefficient_interval
+from headway.identification.structures.robust import condition, equations, fit_law, nonnegative, plain
 from headway.identification.trace import BLOCK_ROWS, Trace
 from headway.models.plant import Batch
 from tests.synthetic_steps import coefficients, composed, durations, noise, traced

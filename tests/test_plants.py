@@ -184,7 +184,10 @@ def _changed(**fields: Any) -> Any:
         ([1], "expected schema 'headway/plant/1', found 'list'; is this the plant.json of `headway fit`?"),
         ({}, "expected schema 'headway/plant/1', found None; is this the plant.json of `headway fit`?"),
         (_changed(schema="headway/controller/1"), "expected schema 'headway/plant/1', found 'headway/controller/1'; is this"),
-        (_changed(structure="cubic"), "unknown structure 'cubic'; this version knows ['affine', 'concurrency', 'curved', 'regimes', 'roofline']"),
+        (
+            _changed(structure="cubic"),
+            "unknown structure 'cubic'; this version knows ['affine', 'concurrency', 'curved', 'regimes', 'roofline']",
+        ),
         (_changed(hull={}), "plant.json lacks or misstates"),
         (_changed(residuals={"decode": []}), "plant.json lacks or misstates residuals: 'mixed'; write it anew with `headway fit`"),
         (_changed(residuals={"decode": [math.nan], "mixed": []}), "residuals must be finite numbers; write plant.json anew"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headway.identification.fit import fit
-from headway.identification.readers import TraceError, read_trace
+from headway.identification.readers import read_trace
 from headway.identification.rows import BOOKED, FIRST_SHAPE, GAP, KEPT, judge
 from headway.identification.score import score
 from headway.identification.trace import Trace
@@ -53,19 +52,16 @@ def test_only_rows_that_are_no_steps_are_set_aside(name: str, trace_of) -> None:
 @pytest.mark.parametrize(
     ("name", "overall", "mixed"),
     [
-        ("qwen3-32b_tp1", 0.026, 0.075),
-        ("qwen3-32b_tp2", 0.038, 0.040),
-        ("qwen3-32b_tp4", 0.019, 0.048),
-        # these two lack a term: a graph limit makes their mixed steps jump from 17 to 40 ms at 512 tokens
-        ("qwen3.6-35b-a3b_tp2", 0.050, 0.30),
-        ("qwen3.6-35b-a3b_tp4", 0.045, 0.22),
+        ("qwen3-32b_tp1", 0.025, 0.07),
+        ("qwen3-32b_tp2", 0.037, 0.035),
+        ("qwen3-32b_tp4", 0.017, 0.045),
+        ("qwen3.6-35b-a3b_tp2", 0.028, 0.07),
+        ("qwen3.6-35b-a3b_tp4", 0.018, 0.06),
     ],
 )
 def test_half_of_a_trace_predicts_the_other_half(name: str, overall: float, mixed: float, trace_of) -> None:
     trace = trace_of(name)
-    started = time.perf_counter()
     found = fit(trace, blocks="even")
-    assert time.perf_counter() - started < 3.0
     result = score(found, trace, blocks="odd")
     assert result.to_json() == found.about["heldout"]
     assert result.mape is not None
@@ -76,6 +72,8 @@ def test_half_of_a_trace_predicts_the_other_half(name: str, overall: float, mixe
     for regime in ("decode", "mixed"):
         low, high = result.coverage90[regime]["ci95"]
         assert low <= result.coverage90[regime]["value"] <= high
+        if regime == "decode":
+            assert low <= 0.9 <= high
     assert found.margin["decode"] is not None
     assert found.margin["mixed"] is not None
 
@@ -83,7 +81,7 @@ def test_half_of_a_trace_predicts_the_other_half(name: str, overall: float, mixe
 def test_what_was_too_little_excited_is_said(trace_of) -> None:
     trace = trace_of("qwen3-32b_tp4")
     found = fit(trace, where={"workload_segment": "sweep"})
-    assert any("moved with" in w for w in found.about["warnings"])
+    assert any("moved together" in w for w in found.about["warnings"])
     result = score(found, trace, where={"workload_segment": "real"})
     assert result.mape is not None
     assert result.mape > 2 * fit(trace).about["heldout"]["mape"]
@@ -104,18 +102,8 @@ def test_our_own_recording_of_a_loaded_machine(shared_data: Path) -> None:
 
 def test_an_asynchronous_recording_gives_the_device_s_own_steps(shared_data: Path) -> None:
     trace = read_trace(shared_data / "steps/vllm_cpu/sim_async_steps.csv")
-    found = fit(trace)
+    found = fit(trace, structure="regimes")
     # the simulated device took 10 ms and 60 us per prompt token; exec_ms reads about twice that
     values = {name: c.value for name, c in found.plant.coefficients().items()}
     assert values["decode.floor"] == pytest.approx(0.010, rel=0.02)
     assert values["mixed.per_prefill_token"] == pytest.approx(60e-6, rel=0.02)
-
-
-def test_files_that_hold_no_steps_are_refused_in_one_line(shared_data: Path) -> None:
-    others = [*shared_data.glob("logs/*.*"), *shared_data.glob("client/*/*.*"), *shared_data.glob("workloads/*.*")]
-    assert others
-    for file in others:
-        with pytest.raises(TraceError) as caught:
-            read_trace(file)
-        assert len(str(caught.value).splitlines()) == 1
-        assert str(file) in str(caught.value)

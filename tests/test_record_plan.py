@@ -16,10 +16,10 @@ from headway.engines.live import record_stage
 from headway.experiments.excite import record_design, record_trace, visits
 from headway.experiments.plan import settings_of
 from headway.experiments.planning import assumed_plant, plan_recording
+from headway.identification.design.sample_size import steps_for_margin
+from headway.identification.design.settings import Setting, stay_steps
 from headway.identification.fit import fit
-from headway.identification.robust import fit_law
-from headway.identification.sample_size import steps_for_margin
-from headway.identification.settings import Setting, stay_steps
+from headway.identification.structures.robust import fit_law
 from headway.identification.trace import Trace
 from headway.models.engine import Engine, PlantEngine, Step, batch_of
 from headway.models.identified import Hull, IdentifiedPlant

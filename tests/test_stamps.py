@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from headway.identification.clients.requests import DERIVED, RequestStamps
+from headway.identification.clients.stamps import steps_from_stamps
 from headway.identification.readers import read_trace
 from headway.identification.readers.requests_table import read_requests
-from headway.identification.requests import DERIVED, RequestStamps
-from headway.identification.stamps import steps_from_stamps
 
 
 class Served(NamedTuple):

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import headway.cli.scale  # noqa: F401  # puts its command into the app
 from headway.cli import main
-from headway.identification.division import FORMS, NAMES
+from headway.identification.hardware.division import FORMS, NAMES
+from headway.identification.hardware.tp import fit_tp
 from headway.identification.readers import TraceError, read_trace
 from headway.identification.readers.engine_config import tensor_parallel
 from headway.identification.score import score
-from headway.identification.tp import fit_tp
 from headway.identification.trace import Trace
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch

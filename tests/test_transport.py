@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 
 from headway.cli import main
-from headway.identification.clocks import fit_clock
-from headway.identification.pairs import pair_requests
+from headway.identification.clients.clocks import fit_clock
+from headway.identification.clients.pairs import pair_requests
+from headway.identification.clients.requests import GIVEN, RequestStamps
+from headway.identification.clients.transport import PARTS, transport
 from headway.identification.readers.requests_table import read_requests
-from headway.identification.requests import GIVEN, RequestStamps
-from headway.identification.transport import PARTS, transport
 
 GUIDELLM = "client/guidellm/codellama34b_h100_chunk64.guidellm-results.notext.json"
 OTEL = "client/otel/codellama34b_h100_chunk64.vllm_traces.json"

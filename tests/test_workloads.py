@@ -17,7 +17,7 @@ from headway.models.workload import Replay, Workload
 from headway.workloads import load_workload, workload_source
 
 DATA = Path(__file__).parent / "data" / "workloads"
-FIXTURES = {"headway": "requests.csv", "azure": "azure.csv", "mooncake": "mooncake.jsonl"}
+FIXTURES = {"headway": "requests.csv", "azure": "azure.csv", "burstgpt": "burstgpt.csv", "mooncake": "mooncake.jsonl"}
 TWO = (Target(1.0, 0.025, name="chat", share=0.75), Target(10.0, 0.2, name="batch", share=0.25))
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
 OURS = "arrival_s,prompt_tokens,output_tokens\n0,10,5\n1.5,20,6\n"
@@ -117,6 +117,7 @@ def test_unsorted_rows_are_sorted_and_other_columns_named(tmp_path: Path) -> Non
 
 FORMS = (
     "csv with arrival_s,prompt_tokens,output_tokens (headway); csv with TIMESTAMP,ContextTokens,GeneratedTokens (azure); "
+    "csv with Timestamp,Request tokens,Response tokens (burstgpt); "
     "jsonl with timestamp,input_length,output_length (mooncake)"
 )
 
@@ -214,7 +215,7 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
         read_workload(tmp_path / "none.csv")
     with pytest.raises(TraceError, match="expected a file, not a folder"):
         read_workload(tmp_path)
-    with pytest.raises(ValueError, match="format must be auto or one of headway, azure, mooncake, got 'csv'"):
+    with pytest.raises(ValueError, match="format must be auto or one of headway, azure, burstgpt, mooncake, got 'csv'"):
         read_workload(DATA / "azure.csv", "csv")
     with pytest.raises(TraceError, match="expected a file that exists, or what to draw, such as poisson:rate=5/s"):
         workload_source("none.csv")

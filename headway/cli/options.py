@@ -145,13 +145,13 @@ def hardware_given(llm_name: str | None, device_name: str | None, tp: int) -> An
         tp: accelerators that share each layer.
 
     Returns:
-        `headway.identification.hardware.Hardware`.
+        `headway.identification.hardware.points.Hardware`.
 
     Raises:
         ValueError: an unknown name; the message holds the nearest.
     """
-    from headway.identification.devices import device
-    from headway.identification.hardware import Hardware
-    from headway.identification.llms import llm
+    from headway.identification.hardware.devices import device
+    from headway.identification.hardware.llms import llm
+    from headway.identification.hardware.points import Hardware
 
     return Hardware(llm(llm_name) if llm_name else None, device(device_name) if device_name else None, tp)

@@ -23,7 +23,7 @@ def array_rows(result: dict[str, Any], file: str, form: str, *, run: str = "", r
         row: its line, for the message; None if the file holds one.
 
     Returns:
-        One mapping per request, by column of `headway.identification.requests.GIVEN`. Without `start_times`, stamps
+        One mapping per request, by column of `headway.identification.clients.requests.GIVEN`. Without `start_times`, stamps
         count from each request's own sending.
 
     Raises:

@@ -6,10 +6,10 @@ import polars as pl
 
 import headway.identification.readers.aiperf as aiperf
 import headway.identification.readers.vllm_bench as vllm_bench
+from headway.identification.clients.requests import RequestStamps
+from headway.identification.clients.stamps import steps_from_stamps
 from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.errors import TraceError
-from headway.identification.requests import RequestStamps
-from headway.identification.stamps import steps_from_stamps
 
 FORM = "clients' stamps of every token (vllm bench serve --save-detailed, AIPerf's profile_export.jsonl)"
 

@@ -54,7 +54,10 @@ RECOGNISED: tuple[tuple[str, str], ...] = (
         r'"queued_ts"',
         "requests with an engine's stamps, which hold the first and the last token and no step between them; headway transport reads them",
     ),
-    (r"ContextTokens|\binput_toks\b|\binput_length\b|^arrival_s,", "a workload: requests, not steps; give it as the workload"),
+    (
+        r"ContextTokens|\bRequest tokens\b|\binput_toks\b|\binput_length\b|^arrival_s,",
+        "a workload: requests, not steps; give it as the workload",
+    ),
     (
         r'"guidellm_version"',
         "a GuideLLM report, which stamps the first and the last token of a request and no step between them; headway transport reads it",

@@ -15,8 +15,16 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from headway.identification.compose import COLLECTIVES, Curve, checkerboard, compose_s, grid_index, missing_collective, on_plane
-from headway.identification.layers import layers_of
+from headway.identification.hardware.compose import (
+    COLLECTIVES,
+    Curve,
+    checkerboard,
+    compose_s,
+    grid_index,
+    missing_collective,
+    on_plane,
+)
+from headway.identification.hardware.layers import layers_of
 from headway.identification.readers.columns import Opened, Table, numbers, seconds, text_table
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.serving_run import read_serving_run

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 
+from headway.identification.clients.requests import GIVEN, kind_of
 from headway.identification.readers.columns import Opened
 from headway.identification.readers.errors import TraceError
-from headway.identification.requests import GIVEN, kind_of
 
 
 class RequestRows(NamedTuple):
     """The requests of one file.
 
     Args:
-        frame: columns of `headway.identification.requests.GIVEN` and a tool's own, shape (n,).
-        clock: of the client's stamps, one of `headway.identification.requests.REQUEST_CLOCKS`.
+        frame: columns of `headway.identification.clients.requests.GIVEN` and a tool's own, shape (n,).
+        clock: of the client's stamps, one of `headway.identification.clients.requests.REQUEST_CLOCKS`.
         aside: records that hold no request or only part of one, by reason in words [records].
         warnings: what there is to say, one sentence each.
         formulas: by column of a tool's own, the formula it stands for.

@@ -17,10 +17,10 @@ import headway.identification.readers.guidellm as guidellm
 import headway.identification.readers.otel as otel
 import headway.identification.readers.sglang_bench as sglang_bench
 import headway.identification.readers.vllm_bench as vllm_bench
+from headway.identification.clients.requests import RequestStamps
 from headway.identification.readers.columns import Opened
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.request_rows import RequestRows, open_file
-from headway.identification.requests import RequestStamps
 from headway.identification.trace import Source
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from headway.identification.compose import COLLECTIVES
-from headway.identification.layers import SHAPES, Shape
+from headway.identification.hardware.compose import COLLECTIVES
+from headway.identification.hardware.layers import SHAPES, Shape
 from headway.identification.readers.columns import Opened, Table, numbers, text_table
 from headway.identification.readers.errors import TraceError
 

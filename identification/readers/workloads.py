@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 import headway.identification.readers.azure as azure
+import headway.identification.readers.burstgpt as burstgpt
 import headway.identification.readers.mooncake as mooncake
 import headway.identification.readers.requests as requests
 from headway.identification.readers.errors import TraceError
@@ -39,6 +40,7 @@ class WorkloadReader(NamedTuple):
 WORKLOAD_READERS: dict[str, WorkloadReader] = {
     "headway": WorkloadReader("csv", requests.REQUIRED, requests.read_requests),
     "azure": WorkloadReader("csv", azure.REQUIRED, azure.read_azure),
+    "burstgpt": WorkloadReader("csv", burstgpt.REQUIRED, burstgpt.read_burstgpt),
     "mooncake": WorkloadReader("jsonl", mooncake.REQUIRED, mooncake.read_mooncake),
 }
 """Formats by name; `tests/test_workloads.py` holds each to the same contract."""

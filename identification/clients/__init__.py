@@ -1,0 +1,1 @@
+"""What clients saw: their stamps of requests and tokens, against the engine's own."""

@@ -1,0 +1,1 @@
+"""What to record next: settings that tell the most, and how many steps of them."""

@@ -1,0 +1,113 @@
+"""All diagnostics of a fit in one call: what the residuals, the commands and the clock say against the plant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headway.identification.diagnostics.actuator import actuator
+from headway.identification.diagnostics.clock import host_gap, plausible_field
+from headway.identification.diagnostics.closed_loop import closed_loop
+from headway.identification.diagnostics.drift import drift, slow_rows
+from headway.identification.diagnostics.independence import independence
+from headway.identification.diagnostics.outliers import outliers
+from headway.identification.diagnostics.staircase import staircase
+from headway.identification.diagnostics.variance import variance
+from headway.identification.diagnostics.whiteness import whiteness
+from headway.identification.rows import IDLE
+from headway.identification.structures.learn import rows_of
+from headway.identification.trace import Trace
+from headway.models.plant import Batch, Plant
+
+COMMANDS = ("token_budget", "running_limit", "chunk_tokens")
+
+
+def diagnose(
+    trace: Trace, plant: Plant, used: np.ndarray, reason: np.ndarray, selected: np.ndarray, *, epsilon: float = 0.01
+) -> tuple[dict[str, Any], list[str]]:
+    """Run every diagnostic that the trace has columns for.
+
+    Args:
+        trace: all rows, shape (k,).
+        plant: fitted to the rows used.
+        used: rows that the plant was fitted to, shape (k,), bool.
+        reason: from `headway.identification.rows.judge`, shape (k,), str.
+        selected: rows asked for, shape (k,), bool.
+        epsilon: share of steps over the budget that the margins allow, in (0, 1).
+
+    Returns:
+        (findings by name of the diagnostic, as plain JSON values; what there is to say, one sentence each).
+    """
+    found: dict[str, Any] = {}
+    said: list[str] = []
+    for name, (result, sentences) in _of_residuals(trace, plant, used, epsilon).items():
+        found[name] = result
+        said += sentences
+    throttled = np.zeros(len(trace), bool)
+    throttled[np.flatnonzero(used)] = slow_rows(found["drift"], int(used.sum()))
+    step, stream = trace.frame["step"].to_numpy(), trace.stream
+    found["outliers"], more = outliers(
+        reason[selected], trace.step_time_s[selected], step[selected], stream[selected], throttled=throttled[selected]
+    )
+    said += more
+    busy = selected & (reason != IDLE)
+    for name, pair in {**_of_commands(trace, busy), **_of_clock(trace, busy)}.items():
+        found[name] = pair[0]
+        said += pair[1]
+    return found, said
+
+
+def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float) -> dict[str, tuple[Any, list[str]]]:
+    batch = rows_of(trace.batch(), used)
+    predicted = np.asarray(plant.step_time_s(batch), float)
+    residual = np.log(trace.step_time_s[used]) - np.log(np.maximum(predicted, np.finfo(float).tiny))
+    mixed, stream = batch.prefill_tokens > 0, trace.stream[used]
+    columns = {name: column for name, column in batch._asdict().items() if name not in trace.missing}
+    return {
+        "whiteness": whiteness(residual, mixed, stream),
+        "independence": independence(residual, predicted, mixed, stream, columns),
+        "lack_of_fit": staircase(residual, mixed, stream, batch.decode_requests + batch.prefill_tokens),
+        "variance": variance(residual, predicted, mixed, stream, columns, epsilon=epsilon),
+        "drift": drift(residual, stream, trace.frame["step"].to_numpy()[used]),
+    }
+
+
+def _column(trace: Trace, name: str, rows: np.ndarray) -> np.ndarray | None:
+    """A further column of numbers, NaN where it is empty; None where the trace has none."""
+    if name not in trace.frame.columns or not trace.frame[name].dtype.is_numeric():
+        return None
+    return trace.frame[name].cast(float).fill_null(np.nan).to_numpy()[rows]  # pyright: ignore[reportArgumentType]
+
+
+def _of_commands(trace: Trace, busy: np.ndarray) -> dict[str, tuple[Any, list[str]]]:
+    commands = {name: column for name in COMMANDS if (column := _column(trace, name, busy)) is not None}
+    if not commands or not busy.any():
+        return {}
+    batch, stream, y = rows_of(trace.batch(), busy), trace.stream[busy], trace.step_time_s[busy]
+    tokens, requests = batch.decode_requests + batch.prefill_tokens, batch.decode_requests + batch.prefill_requests
+    known = {name: commands.get(name) for name in COMMANDS[:2]}
+    mode = trace.frame["mode"].cast(str).fill_null("unknown").to_numpy()[busy] if "mode" in trace.frame.columns else None  # pyright: ignore[reportArgumentType]
+    finite = {name: np.nan_to_num(column, nan=0.0) for name, column in commands.items()}
+    return {
+        "actuator": actuator(tokens, requests, y, stream, **known),
+        "closed_loop": closed_loop(finite, y, stream, mode=mode),
+    }
+
+
+def _of_clock(trace: Trace, busy: np.ndarray) -> dict[str, tuple[Any, list[str]]]:
+    found: dict[str, tuple[Any, list[str]]] = {}
+    y, stream = trace.step_time_s[busy], trace.stream[busy]
+    start, period = _column(trace, "start_s", busy), _column(trace, "period_s", busy)
+    if start is not None and np.isfinite(start).all() and len(y):
+        found["clock"] = plausible_field(y, start, stream, np.stack(_inputs(trace.batch(), busy), axis=1))
+    device = _column(trace, "device_time_s", busy)
+    if period is not None:
+        gap = host_gap(y if device is None else device, period, np.ones(len(y), bool))
+        if gap is not None:
+            found["host_gap"] = (gap._asdict(), [])
+    return found
+
+
+def _inputs(batch: Batch, rows: np.ndarray) -> Batch:
+    return rows_of(batch, rows)

@@ -1,0 +1,153 @@
+"""Does the step time bend, climb in steps or jump with the tokens of a step, where the plant runs straight?"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headway.identification.diagnostics.correlation import autoregression, chance, explained, filtered, sampled, settled, spread, whole
+
+BINS = 30
+"""Bins of tokens at most."""
+FEWEST = 10
+"""Steps of a bin at least [steps]."""
+LEVEL = 0.005
+"""Share of false alarms that the test of one regime allows."""
+MISSED = 0.03
+"""Mean residual of a bin from which on a significant lack of fit is said: a smaller one costs no margin."""
+JUMP = 0.05
+"""Smallest jump between neighbouring numbers of tokens that is named."""
+JUMP_SPREADS = 4.0
+"""The same in standard errors of the difference of the two means."""
+CLIFF = 0.2
+"""Jump from which on it is worth a cap on what may run."""
+NAMED = 5
+"""Jumps that are named at most, the largest."""
+
+
+class Jump(NamedTuple):
+    """A place where the step time jumps.
+
+    Args:
+        below_tokens: the largest number of tokens seen below it [tokens].
+        above_tokens: the smallest seen above it [tokens].
+        size: change of the step time over the plant's across it, a share.
+    """
+
+    below_tokens: float
+    above_tokens: float
+    size: float
+
+
+def staircase(residual: np.ndarray, mixed: np.ndarray, stream: np.ndarray, tokens: np.ndarray) -> tuple[dict[str, Any], list[str]]:
+    """Lack-of-fit test of the residual against the tokens that a step runs, per regime, and where it jumps.
+
+    F test of the means of bins of tokens, residual and bins filtered by the residual's own autoregression.
+
+    Args:
+        residual: log(measured / predicted) of the used rows, in time order within each stream, shape (k,).
+        mixed: whether the step has prefill, shape (k,), bool.
+        stream: number of the source of each row, shape (k,).
+        tokens: decode requests plus prefill tokens of the step, shape (k,) [tokens].
+
+    Returns:
+        ({regime: {"steps", "p", "share", "bins": [[from, to, steps, mean residual]], "jumps": [[below, above, size]]}};
+        what there is to say, one sentence each). A regime with too few steps or one number of tokens is None.
+
+    Source:
+        Fisher, The goodness of fit of regression formulae, 1922 (lack of fit against groups).
+    """
+    rows, stretch, said = sampled(stream)
+    result: dict[str, Any] = {}
+    for regime, mask in (("decode", ~mixed[rows]), ("mixed", mixed[rows])):
+        chosen = rows[mask]
+        result[regime] = found = _regime(residual[chosen], stretch[mask], tokens[chosen])
+        said = said + (_said(regime, found) if found else [])
+    return result, said
+
+
+def _regime(residual: np.ndarray, stretch: np.ndarray, tokens: np.ndarray) -> dict[str, Any] | None:
+    number = _bins(tokens)
+    count = int(number.max()) + 1 if len(number) else 0
+    if count < 3:
+        return None
+    values = settled(residual)
+    means = np.bincount(number, values) / np.bincount(number)
+    # the noise's own correlation, not the one that the missing shape makes
+    phi = autoregression(values - means[number], stretch)
+    good = whole(stretch, len(phi))
+    members = (number[:, None] == np.arange(1, count)).astype(float)
+    found = explained(filtered(values, phi)[good], np.ones((int(good.sum()), 0)), filtered(members, phi)[good])
+    bins = []
+    for b in range(count):
+        here = number == b
+        bins.append([float(tokens[here].min()), float(tokens[here].max()), int(here.sum()), float(np.median(residual[here]))])
+    significant = found.p < LEVEL
+    jumps = _jumps(residual, tokens) if significant else []
+    return {"steps": len(tokens), "p": found.p, "share": found.share, "bins": bins, "jumps": [list(jump) for jump in jumps]}
+
+
+def _bins(tokens: np.ndarray) -> np.ndarray:
+    """Number of each row's bin: equal tokens share one, and each holds enough rows."""
+    values, back, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+    wanted = max(FEWEST, -(-len(tokens) // BINS))
+    number, bins, held = np.zeros(len(values), int), 0, 0
+    for i, count in enumerate(counts.tolist()):
+        number[i], held = bins, held + count
+        if held >= wanted:
+            bins, held = bins + 1, 0
+    # a last bin that did not fill joins the one before it
+    return np.minimum(number, max(bins - 1, 0))[back]
+
+
+def _jumps(residual: np.ndarray, tokens: np.ndarray) -> list[Jump]:
+    """Largest differences of mean residual between the rows just above and just below a number of tokens."""
+    order = np.argsort(tokens, kind="stable")
+    sorted_tokens, value = tokens[order], residual[order]
+    n = len(value)
+    width = max(FEWEST, n // 60)
+    edges = np.flatnonzero(np.diff(sorted_tokens) > 0) + 1
+    edges = edges[(edges >= FEWEST) & (edges <= n - FEWEST)]
+    if len(edges) == 0:
+        return []
+    sums, squares = np.concatenate([[0.0], np.cumsum(value)]), np.concatenate([[0.0], np.cumsum(value**2)])
+    low, high = np.maximum(edges - width, 0), np.minimum(edges + width, n)
+    below, above = (sums[edges] - sums[low]) / (edges - low), (sums[high] - sums[edges]) / (high - edges)
+    inner = (squares[high] - squares[low]) - (edges - low) * below**2 - (high - edges) * above**2
+    error = np.sqrt(np.maximum(inner, 0.0) / (high - low - 2) * (1 / (edges - low) + 1 / (high - edges)))
+    step = above - below
+    # a bend has a slope everywhere: only what stands out of the usual difference is a jump
+    size = np.maximum(np.abs(step), 1e-12)
+    clear = (size > np.log1p(JUMP)) & (size > JUMP_SPREADS * np.maximum(error, 1e-12)) & (size > 3 * spread(step))
+    found: list[Jump] = []
+    taken = np.zeros(n + 1, bool)
+    for i in np.argsort(-size):
+        if len(found) == NAMED or not clear[i]:
+            break
+        if not taken[edges[i]]:
+            taken[max(edges[i] - 2 * width, 0) : edges[i] + 2 * width] = True
+            below_tokens, above_tokens = float(sorted_tokens[edges[i] - 1]), float(sorted_tokens[edges[i]])
+            found.append(Jump(below_tokens, above_tokens, float(np.expm1(step[i]))))
+    return found
+
+
+def _said(regime: str, found: dict[str, Any]) -> list[str]:
+    means = [row[3] for row in found["bins"]]
+    if found["p"] >= LEVEL or max(np.abs(means)) < MISSED:
+        return []
+    missed = f"the plant misses the {regime} steps by {np.expm1(min(means)):+.0%} to {np.expm1(max(means)):+.0%} along their tokens"
+    head = f"{regime}: {missed} (lack of fit, {chance(found['p'])})"
+    jumps = sorted(found["jumps"], key=lambda jump: jump[1])
+    if not jumps:
+        worst = found["bins"][int(np.argmax(np.abs(means)))]
+        return [
+            f"{head}, most between {worst[0]:,.0f} and {worst[1]:,.0f}: the step time bends where the plant runs straight; choose a "
+            "structure that saturates or bends in tokens, or fit only the range that the engine runs in"
+        ]
+    places = ", ".join(f"{above:,.0f} ({size:+.0%})" for _, above, size in jumps)
+    word = f"a staircase or a cliff at {jumps[0][1]:,.0f} tokens" if len(jumps) == 1 else "a staircase or cliffs"
+    highest = max(jumps, key=lambda jump: jump[2])
+    knob = "running limit" if regime == "decode" else "token budget"
+    cap = f", and keep the {knob} at or below {highest[0]:,.0f}, the last number before the largest jump" if highest[2] >= CLIFF else ""
+    return [f"{head}: {word}, where the step time jumps: {places}; choose a structure that keeps steps (captured graph sizes){cap}"]

@@ -1,0 +1,154 @@
+"""Intervals of all of a plant's numbers: of its terms by the bootstrap, of where they bend by its Jacobian and by the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from headway.identification.structures.intervals import coefficient_interval
+from headway.identification.structures.ladder import thinned
+from headway.identification.structures.learn import Learned, Part, learn, rows_of
+from headway.identification.structures.robust import HUBER, LEAST_SPREAD, Law
+from headway.identification.structures.shapes import BENDS, shapes_of
+from headway.identification.structures.terms import Structure
+from headway.models.curved import SHAPES, CurvedPlant
+from headway.models.plant import Batch
+
+SEARCH_ROUNDS = 8
+"""Rounds of reweighting in each fit of a search."""
+NEARBY = 0.5
+"""How far, in its logarithm, a shape number is moved from where the ladder left it."""
+SMOOTH = ("saturation_tokens", "knee_tokens")
+"""Shape numbers that the predicted duration is a smooth function of; a threshold is not, and lies between two measured values."""
+
+
+def polished(structure: Structure, batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> Structure:
+    """Move the smooth shape numbers to where the fit itself has least loss, so that its intervals lie around it.
+
+    Args:
+        structure: as chosen.
+        batch: sums of all steps, shape (k,).
+        step_time_s: durations, shape (k,) [s].
+        rows: that are fitted to, shape (k,), bool.
+
+    Returns:
+        The structure with other shape numbers; itself where nothing smooth acts.
+    """
+    acting = [name for name in SMOOTH if any(name in _used(structure, regime) for regime in ("decode", "mixed"))]
+    if structure.name != "curved" or not acting:
+        return structure
+    some = thinned(rows, np.asarray(batch.prefill_tokens) > 0)
+    few, y, everything = rows_of(batch, some), step_time_s[some], np.ones(int(some.sum()), bool)
+    bends = [_bend(law) for law in learn(structure, few, y, everything).laws]
+
+    def loss(candidate: Structure) -> float:
+        laws = learn(candidate, few, y, everything, rounds=SEARCH_ROUNDS).laws
+        return sum(float(_huber(law.residual, bend).sum()) for law, bend in zip(laws, bends, strict=True))
+
+    for name in acting:
+        structure = _moved(structure, name, loss)
+    return structure
+
+
+def _moved(structure: Structure, name: str, loss: Callable[[Structure], float]) -> Structure:
+    """The structure with one shape number moved to the least loss nearby."""
+    at = np.log(structure.shapes()[name])
+
+    def moved(x: float) -> Structure:
+        return structure.with_shape(**{name: float(np.exp(x))})
+
+    found: Any = minimize_scalar(lambda x: loss(moved(x)), bounds=(at - NEARBY, at + NEARBY), method="bounded", options={"maxiter": 14})
+    return moved(found.x) if loss(moved(found.x)) < loss(structure) else structure
+
+
+def _bend(law: Law) -> float:
+    return HUBER * max(1.4826 * float(np.median(np.abs(law.residual))), LEAST_SPREAD)
+
+
+def _huber(residual: np.ndarray, bend: float) -> np.ndarray:
+    size = np.abs(residual)
+    return np.where(size <= bend, size**2 / 2, bend * (size - bend / 2))
+
+
+def _used(structure: Structure, regime: str) -> set[str]:
+    return {name for bend in BENDS if set(bend.terms) & set(getattr(structure, regime)) for name in shapes_of(bend, regime)}
+
+
+def coefficient_intervals(learned: Learned, structure: Structure, batch: Batch, rng: np.random.Generator) -> dict[str, tuple[float, float]]:
+    """95 % intervals by name of coefficient; none for a term that never occurred.
+
+    Args:
+        learned: the fit.
+        structure: that was fitted.
+        batch: sums of all steps of the trace, shape (k,).
+        rng: random numbers of this run.
+
+    Returns:
+        (lower, upper) by name, each holding the value itself [its unit].
+    """
+    found = learned.plant.coefficients()
+    interval: dict[str, tuple[float, float]] = {}
+    for part, law in zip(learned.parts, learned.laws, strict=True):
+        names, wide = _with_shapes(learned, structure, part, law, batch)
+        ends = coefficient_interval(wide, rng)
+        live = np.abs(wide.rows).max(axis=0) > 0
+        for name, (low, high), here in zip(names, ends, live, strict=True):
+            if here and name in found and np.isfinite(low):
+                value = found[name].value
+                new = (min(float(low), value), max(float(high), value))
+                old = interval.get(name)
+                if old is None or new[1] - new[0] < old[1] - old[0]:  # a shape that two regimes tell: the surer of them
+                    interval[name] = new
+    return interval | _thresholds(structure, learned, batch)
+
+
+def _with_shapes(learned: Learned, structure: Structure, part: Part, law: Law, batch: Batch) -> tuple[list[str], Law]:
+    """The law with a column for each smooth shape number that its regime's terms use."""
+    if not isinstance(learned.plant, CurvedPlant) or part.regime not in ("decode", "mixed"):
+        return list(part.names), law
+    names = [name for name in SMOOTH if name in _used(structure, part.regime)]
+    if not names:
+        return list(part.names), law
+    at = [[name for name, _ in SHAPES].index(name) for name in names]
+    slopes = shape_jacobian(learned.plant, rows_of(batch, part.rows))[:, at]
+    values = [structure.shapes()[name] for name in names]
+    wide = Law(np.append(law.coefficients, values), np.concatenate([law.rows, slopes], axis=1), law.residual, law.weight)
+    return [*part.names, *(f"shape.{name}" for name in names)], wide
+
+
+def shape_jacobian(plant: CurvedPlant, batch: Batch) -> np.ndarray:
+    """Derivative of the log of the predicted durations with respect to where the terms bend.
+
+    Args:
+        plant: the plant.
+        batch: sums of the steps, shape (k,).
+
+    Returns:
+        d log t / d shape, shape (k, 7).
+    """
+
+    def logarithm(shape: Any, rows: Batch) -> Any:
+        bent = CurvedPlant(plant.decode, plant.mixed, plant.decode_bent, plant.mixed_bent, tuple(shape[i] for i in range(len(SHAPES))))
+        return jnp.log(bent.step_time_s(rows))
+
+    rows = Batch(*(jnp.asarray(np.asarray(column, float)) for column in batch))
+    return np.asarray(jax.jacfwd(logarithm)(jnp.asarray(plant.shape, dtype=float), rows))
+
+
+def _thresholds(structure: Structure, learned: Learned, batch: Batch) -> dict[str, tuple[float, float]]:
+    """A jump lies between the last step before it and the first past it."""
+    found = {}
+    tokens, mixed = batch.decode_requests + batch.prefill_tokens, np.asarray(batch.prefill_tokens) > 0
+    for part in learned.parts:
+        if part.regime in ("decode", "mixed") and 5 in getattr(structure, part.regime):
+            limit = structure.shapes()[f"{part.regime}_limit_tokens"]
+            own = tokens[part.rows][mixed[part.rows] == (part.regime == "mixed")]
+            below, above = own[own <= limit], own[own > limit]
+            if len(below) and len(above):
+                found[f"shape.{part.regime}_limit_tokens"] = (float(below.max()), float(above.min()))
+    return found
