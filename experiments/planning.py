@@ -114,7 +114,8 @@ def plan_recording(
         fine = tellable(held.mean(axis=0) + known)
         if not fine.any():
             raise ValueError("no setting within these limits tells any number of the plant; raise max_tokens, max_seqs or max_len")
-        here = fine[:, None], fine
+        told = np.flatnonzero(fine)
+        here = told[:, None], told
         rows = _chosen(settings, mixtures, held[:, *here], known[here], total, seed)
         total = steps or total_steps(need, sum(row.mixed * row.steps for row in rows) / total)
     say("simulating the plan", 0.6)

@@ -233,8 +233,9 @@ def standard_errors(known: np.ndarray) -> np.ndarray:
     """
     scaled, size = _scaled(known)
     error, live = np.full(len(known), np.inf), size > 0
+    told = np.flatnonzero(live)
     if live.any():
-        values, vectors = np.linalg.eigh(scaled[live[:, None], live])
+        values, vectors = np.linalg.eigh(scaled[told[:, None], told])
         lost = values < TOLD * values[-1]
         variance = (vectors[:, ~lost] ** 2 / values[~lost]).sum(axis=1)
         variance[(vectors[:, lost] ** 2).sum(axis=1) > 1e-6] = np.inf
