@@ -8,9 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from headway.models.signals import Measurement
+from headway.models.steptime import PACKED
 
-LAW_SIZE = 12
-"""Length of a packed law: its code, then its numbers."""
+PLANT_AT = 16
+"""Where the packed plant begins in a packed law, after its code and its numbers."""
+LAW_SIZE = PLANT_AT + PACKED
+"""Length of a packed law: its code, its numbers, and the plant that it predicts with; zeros for a law without one."""
 
 
 class Gain(NamedTuple):
@@ -38,6 +41,8 @@ class Controller(ABC):
 
     law: ClassVar[str]
     code: ClassVar[int]
+    predicts: ClassVar[bool] = False
+    """Whether the law has a field `plant`, which it predicts steps with. It is no gain: gains are tuned, a plant is fitted."""
 
     @abstractmethod
     def init(self) -> Any:
@@ -93,4 +98,18 @@ class Controller(ABC):
         packed = np.zeros(LAW_SIZE)
         numbers = [gain.value for gain in self.gains().values()]
         packed[0], packed[1 : 1 + len(numbers)] = self.code, numbers
+        if self.predicts:
+            packed[PLANT_AT:] = self.plant.pack()  # pyright: ignore[reportAttributeAccessIssue]  # what `predicts` says
         return packed
+
+    @abstractmethod
+    def resume(self, state: Any, prefill_tokens: Any) -> Any:
+        """State that goes on from a command in force, without a bump: after a fallback, or from another law.
+
+        Args:
+            state: as it was left, shape (s,).
+            prefill_tokens: prefill budget of the command in force [tokens].
+
+        Returns:
+            A state whose next command, at no error, is that one. A law without memory returns the state.
+        """

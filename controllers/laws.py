@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from headway.controllers.balanced import BALANCED, balanced_step
+from headway.controllers.feedforward import FEEDFORWARD, feedforward_step
 from headway.controllers.pi import PI, pi_step
 from headway.controllers.static import STATIC, static_step
+from headway.controllers.tracker import TRACKER, tracker_step
 from headway.controllers.updown import UPDOWN, updown_step
-from headway.models.compiled import compiled_inline
+from headway.models.compiled import compiled, compiled_inline
+from headway.models.state import LAW_STATE
 
-STATE_SIZE = 4
+STATE_SIZE = LAW_STATE
 """Numbers of state that any law may keep."""
 
 
@@ -25,6 +29,10 @@ def law_init(law, state):
     elif law[0] == PI:
         state[0] = min(law[6], law[7])
         state[1] = state[0]
+    elif law[0] == BALANCED:
+        state[0] = min(law[3], law[4])
+    elif law[0] == TRACKER:
+        state[1], state[2] = law[5], law[6]
 
 
 @compiled_inline
@@ -34,7 +42,7 @@ def law_step(law, state, signals, budget_s):
     Args:
         law: packed, shape (LAW_SIZE,).
         state: changed in place, shape (STATE_SIZE,).
-        signals: as `Measurement`, shape (5,).
+        signals: as `Measurement`, shape (SIGNALS,).
         budget_s: longest step that keeps the ITL promise [s].
 
     Returns:
@@ -44,4 +52,16 @@ def law_step(law, state, signals, budget_s):
         return static_step(law, state, signals, budget_s)
     if law[0] == UPDOWN:
         return updown_step(law, state, signals, budget_s)
-    return pi_step(law, state, signals, budget_s)
+    if law[0] == PI:
+        return pi_step(law, state, signals, budget_s)
+    return _later(law, state, signals, budget_s)
+
+
+@compiled
+def _later(law, state, signals, budget_s):
+    """The laws whose step is long: their body stays out of the scheduler's."""
+    if law[0] == BALANCED:
+        return balanced_step(law, state, signals, budget_s)
+    if law[0] == FEEDFORWARD:
+        return feedforward_step(law, state, signals, budget_s)
+    return tracker_step(law, state, signals, budget_s)

@@ -14,7 +14,7 @@ from headway.models.engine import Engine, Step
 from headway.models.goodput import Outcome
 from headway.models.plant import Plant
 from headway.models.settlement import close_books, outcome_of, settle
-from headway.models.signals import Target
+from headway.models.signals import SIGNALS, Target
 from headway.models.state import RELEASED_IDS, RUNNING_IDS, State, new_state
 from headway.models.workload import Workload
 
@@ -77,7 +77,7 @@ def drive(
     s = new_state(
         workload.arrival_s, workload.prompt_tokens, workload.output_tokens, workload.class_id, len(targets), limits.blocks, p[RATE_TPS]
     )
-    e, signals, log = s.books[0], np.zeros(5), np.zeros((0, len(LOG_COLUMNS)))
+    e, signals, log = s.books[0], np.zeros(SIGNALS), np.zeros((0, len(LOG_COLUMNS)))
     rows: list[np.ndarray] = []
     engine.reset()
     law_init(law, s.law)

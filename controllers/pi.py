@@ -78,6 +78,9 @@ class PILaw(Controller):
         idle = signals.ready_requests <= 0
         return state, jnp.where(idle, self.most_tokens, jnp.floor(state[1]) + signals.ready_requests)
 
+    def resume(self, state: Any, prefill_tokens: Any) -> Any:  # noqa: D102
+        return jnp.clip(prefill_tokens, 0.0, self.most_tokens) + 0.0 * state
+
     def gains(self) -> dict[str, Gain]:  # noqa: D102
         return {
             "margin": Gain(self.margin, "1", 0.0, 0.95),
@@ -97,7 +100,7 @@ def pi_step(law, state, signals, budget_s):
     Args:
         law: packed, shape (LAW_SIZE,).
         state: changed in place, shape (s,).
-        signals: as `Measurement`, shape (5,).
+        signals: as `Measurement`, shape (SIGNALS,).
         budget_s: [s].
 
     Returns:

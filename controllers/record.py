@@ -106,7 +106,6 @@ class ControllerRecord:
             kind = data["law"]["kind"]
             if kind not in CONTROLLERS:
                 raise ValueError(f"unknown law {kind!r}; this version knows {', '.join(CONTROLLERS)}")
-            law = CONTROLLERS[kind](**{n: float(g["value"]) for n, g in data["law"]["gains"].items()})
             given = data["policy"]
             policy = Policy(order=given["order"], triage=given["triage"], **{n: float(given[n]["value"]) for n in POLICY_UNITS})
             targets = tuple(Target(**t) for t in data["targets"])
@@ -116,6 +115,8 @@ class ControllerRecord:
                 raise ValueError(f"unknown structure {structure!r}; this version knows {', '.join(PLANTS)}")
             plant = PLANTS[structure].from_coefficients({n: float(c["value"]) for n, c in data["plant"]["coefficients"].items()})
             hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
+            fitted = {"plant": plant} if CONTROLLERS[kind].predicts else {}
+            law = CONTROLLERS[kind](**fitted, **{n: float(g["value"]) for n, g in data["law"]["gains"].items()})
             plant_file = {k: data["plant"].get(k) for k in ("file", "sha256", "clock") if k in data["plant"]}
             record = ControllerRecord(Candidate(law, policy), targets, limits, plant, hull, plant_file, data["workload"], data["tuning"])
         except (KeyError, TypeError, IndexError) as error:

@@ -52,11 +52,11 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
         books: the engine's.
         ids: id table.
         keys: scratch for the candidates' keys, shape (n,) [s].
-        law_state: shape (4,).
+        law_state: shape (LAW_STATE,).
         policy: packed, shape (POLICY_SIZE,).
         law: packed, shape (LAW_SIZE,).
         targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
-        signals: scratch, shape (5,).
+        signals: scratch, shape (SIGNALS,).
 
     Returns:
         True if there is a step to execute.
@@ -70,7 +70,9 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
         return False
     signals[0], signals[1], signals[2] = e.last_step_s, e.last_prefill, e.last_decodes
     signals[3] = 1.0 if e.last_bound == BOUND_BY_BUDGET else 0.0
-    signals[4] = count_ready(req, e, ids)
+    # the sums of the last step stand until the next is composed below
+    signals[5], signals[6], signals[7] = e.kv_read, e.pairs, e.chunks
+    signals[4], signals[8], signals[9] = count_ready(req, e, ids)
     budget = min(math.floor(law_step(law, law_state, signals, policy[BUDGET_S])), policy[MAX_TOKENS])
     e.token_budget = budget
     jammed = 0
@@ -107,7 +109,7 @@ def stop(req, e, ids, policy, cut_s):
 
 @compiled
 def count_ready(req, e, ids):
-    """Requests that want to decode.
+    """Requests that want to decode, what they read, and how far the prompt is that goes on first.
 
     Args:
         req: requests.
@@ -115,14 +117,17 @@ def count_ready(req, e, ids):
         ids: id table.
 
     Returns:
-        Their number [requests].
+        (their number [requests], cache tokens they read [tokens], context of the first unfinished prompt [tokens]).
     """
-    ready = 0.0
+    ready, kv, context, found = 0.0, 0.0, 0.0, False
     for k in range(e.n_running):
         r = req[ids[RUNNING_IDS, k]]
         if r.computed >= r.goal:
             ready += 1.0
-    return ready
+            kv += r.prompt + r.emitted
+        elif not found:
+            context, found = r.computed, True
+    return ready, kv, context
 
 
 @compiled

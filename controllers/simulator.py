@@ -22,7 +22,7 @@ from headway.models.goodput import Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT, MEASURES, measure
 from headway.models.settlement import close_books, outcome_of, settle
-from headway.models.signals import Limits, Target
+from headway.models.signals import SIGNALS, Limits, Target
 from headway.models.state import State, new_state
 from headway.models.steptime import step_time
 from headway.models.workload import Workload
@@ -99,7 +99,7 @@ def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, pla
         books: the engine's.
         ids: id table.
         keys: scratch [s].
-        law_state: shape (4,).
+        law_state: shape (STATE_SIZE,).
         gaps: histogram, shape (classes, GAP_BINS).
         policy: packed.
         law: packed.
@@ -114,7 +114,7 @@ def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, pla
         True; False if the scheduler stalled, which would be a fault of its own.
     """
     law_init(law, law_state)
-    signals = np.zeros(5)
+    signals = np.zeros(SIGNALS)
     e = books[0]
     n, length, next_step = len(req), len(decode_noise), policy[NEXT_STEP] > 0.0
     while e.done < n:
@@ -147,7 +147,7 @@ def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, 
         books: of an idle engine, shape (candidates, 1).
         ids: as many id tables as threads, shape (threads, 4, 2n + 2).
         keys: scratch per thread, shape (threads, n) [s].
-        law_states: scratch per thread, shape (threads, 4).
+        law_states: scratch per thread, shape (threads, STATE_SIZE).
         gaps: scratch per thread, shape (threads, classes, GAP_BINS).
         decode_noise: shape (draws, k).
         mixed_noise: shape (draws, k).

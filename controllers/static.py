@@ -37,6 +37,9 @@ class StaticLaw(Controller):
     def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
         return state, self.token_budget
 
+    def resume(self, state: Any, prefill_tokens: Any) -> Any:  # noqa: D102
+        return state
+
     def gains(self) -> dict[str, Gain]:  # noqa: D102
         return {"token_budget": Gain(self.token_budget, "tokens", 1.0, 1e6)}
 
@@ -48,7 +51,7 @@ def static_step(law, state, signals, budget_s):
     Args:
         law: packed, shape (LAW_SIZE,).
         state: changed in place, shape (s,).
-        signals: as `Measurement`, shape (5,).
+        signals: as `Measurement`, shape (SIGNALS,).
         budget_s: [s].
 
     Returns:

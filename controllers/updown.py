@@ -63,6 +63,9 @@ class UpDownLaw(Controller):
         idle = signals.ready_requests <= 0
         return jnp.asarray([u]), jnp.where(idle, self.most_tokens, jnp.floor(u) + signals.ready_requests)
 
+    def resume(self, state: Any, prefill_tokens: Any) -> Any:  # noqa: D102
+        return jnp.clip(prefill_tokens, 1.0, self.most_tokens) + 0.0 * state
+
     def gains(self) -> dict[str, Gain]:  # noqa: D102
         return {
             "margin": Gain(self.margin, "1", 0.0, 0.95),
@@ -80,7 +83,7 @@ def updown_step(law, state, signals, budget_s):
     Args:
         law: packed, shape (LAW_SIZE,).
         state: changed in place, shape (s,).
-        signals: as `Measurement`, shape (5,).
+        signals: as `Measurement`, shape (SIGNALS,).
         budget_s: [s].
 
     Returns:

@@ -30,6 +30,11 @@ class Measurement(NamedTuple):
         decode_requests: requests that decoded in it [requests].
         binding: 1.0 if its token budget was used up while prompt work was waiting, else 0.0.
         ready_requests: requests that want to decode in the step composed now [requests].
+        decode_kv_tokens: cache tokens that the last step's decodes read [tokens].
+        prefill_pairs: attention work of its chunks [tokens^2].
+        prefill_requests: requests with a chunk in it [requests].
+        ready_kv_tokens: cache tokens that the requests that want to decode now would read [tokens].
+        context_tokens: of the prompt that goes on first, computed already [tokens].
     """
 
     step_time_s: float
@@ -37,6 +42,15 @@ class Measurement(NamedTuple):
     decode_requests: float
     binding: float
     ready_requests: float
+    decode_kv_tokens: float = 0.0
+    prefill_pairs: float = 0.0
+    prefill_requests: float = 0.0
+    ready_kv_tokens: float = 0.0
+    context_tokens: float = 0.0
+
+
+SIGNALS = len(Measurement._fields)
+"""Length of a measurement as an array, in the order of its fields."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,8 @@ import numpy as np
 
 from headway.models.goodput import GAP_BINS
 
+LAW_STATE = 8
+"""Numbers of state that any law may keep."""
 REQUEST = np.dtype(
     [
         ("arrival_s", "f8"),  # [s]
@@ -89,7 +91,7 @@ class State(NamedTuple):
         books: the engine's, shape (1,), dtype BOOKS.
         ids: running, waiting, released and candidate request ids, shape (4, 2n + 2), int64.
         keys: sort keys of the candidates, shape (n,) [s].
-        law: state of the law, shape (4,).
+        law: state of the law, shape (LAW_STATE,).
         gaps: histogram of gaps, shape (classes, GAP_BINS), int64.
     """
 
@@ -123,4 +125,6 @@ def new_state(
     req["arrival_s"], req["prompt"], req["output"], req["class_id"], req["goal"] = arrival_s, prompt, output, class_id, prompt
     req["ttft_s"], req["admitted_s"] = np.nan, np.nan
     books["free"], books["rate_tps"], books["last_step_s"] = n_blocks, rate_tps, np.nan
-    return State(req, books, np.zeros((4, 2 * n + 2), np.int64), np.zeros(n), np.zeros(4), np.zeros((n_classes, GAP_BINS), np.int64))
+    return State(
+        req, books, np.zeros((4, 2 * n + 2), np.int64), np.zeros(n), np.zeros(LAW_STATE), np.zeros((n_classes, GAP_BINS), np.int64)
+    )

@@ -15,15 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.controllers import CONTROLLERS
-from headway.controllers.controller import LAW_SIZE, Controller, Gain
+from headway.controllers.controller import LAW_SIZE, PLANT_AT, Controller, Gain
 from headway.controllers.laws import STATE_SIZE, law_init, law_step
 from headway.controllers.pi import PILaw
 from headway.controllers.updown import UpDownLaw
-from headway.models.signals import Measurement
+from headway.models.regimes import RegimePlant
+from headway.models.signals import SIGNALS, Measurement
 
 BUDGET_S = 0.025
-REQUIRED = {"static": {"token_budget": 2048.0}}
-"""Gains without a default, by law."""
+PLANT = RegimePlant((6e-3, 7e-5, 5e-9, 0.0, 0.0, 0.0), (6.5e-3, 1e-4, 6e-9, 1.5e-5, 5e-10, 5e-4))
+REQUIRED: dict[str, dict[str, Any]] = {"static": {"token_budget": 2048.0}, "feedforward": {"plant": PLANT}, "tracker": {"plant": PLANT}}
+"""Fields without a default, by law."""
 UNPROTECTED = {"static"}
 """Laws that promise nothing to decodes: a start-up flag does not."""
 
@@ -31,7 +33,15 @@ laws = pytest.mark.parametrize("law", [cls(**REQUIRED.get(name, {})) for name, c
 
 
 def measurement(row: Any) -> Measurement:
-    return Measurement._make(jnp.asarray(x, float) for x in row)
+    return Measurement._make(jnp.asarray(x, float) for x in full(row))
+
+
+def full(row: Any) -> np.ndarray:
+    """A measurement of five readings with the sums that go with them."""
+    if len(row) == SIGNALS:
+        return np.array(row, float)
+    _, p, n, _, ready = row
+    return np.array([*row, 900.0 * n, 0.5 * p * p, float(p > 0), 950.0 * ready, 0.0], float)
 
 
 ROWS = [
@@ -135,7 +145,7 @@ def test_the_compiled_form_equals_the_law(law: Controller, rows: list[Any]) -> N
     law_init(packed, compiled)
     for row in [(math.nan, 0, 0, False, 1), *rows]:
         state, budget = law.update(state, measurement(row), BUDGET_S)
-        got = law_step(packed, compiled, np.array(row, float), BUDGET_S)
+        got = law_step(packed, compiled, full(row), BUDGET_S)
         expected = np.array(state)
         assert compiled[: len(expected)] == pytest.approx(expected, rel=1e-12, abs=1e-12)
         assert got == float(budget)
@@ -148,7 +158,7 @@ def test_decodes_are_served_first_and_the_prefill_stays_within_its_limits(law: C
     most = getattr(law, "most_tokens", None)
     acted = False
     for row in rows:
-        budget = law_step(packed, state, np.array(row, float), BUDGET_S)
+        budget = law_step(packed, state, full(row), BUDGET_S)
         acted = acted or (row[2] > 0 and (row[3] or row[0] > BUDGET_S))
         assert math.isfinite(budget)
         assert budget >= 0
@@ -165,14 +175,15 @@ def test_a_packed_law_holds_its_code_and_all_gains_in_order(law: Controller) -> 
     assert packed.shape == (LAW_SIZE,)
     assert packed[0] == law.code
     assert packed[1 : 1 + len(gains)].tolist() == [g.value for g in gains.values()]
-    assert not packed[1 + len(gains) :].any()
+    assert not packed[1 + len(gains) : PLANT_AT].any()
+    assert packed[PLANT_AT:].tolist() == (law.plant.pack().tolist() if law.predicts else [0.0] * (LAW_SIZE - PLANT_AT))  # pyright: ignore[reportAttributeAccessIssue]
     law.check()
 
 
 @laws
 def test_gains_are_the_fields_with_units_and_json_values(law: Controller) -> None:
     gains = law.gains()
-    assert set(gains) == set(dataclasses.asdict(law))  # pyright: ignore[reportArgumentType]
+    assert set(gains) == {f.name for f in dataclasses.fields(law)} - {"plant"}  # pyright: ignore[reportArgumentType]
     for name, gain in gains.items():
         assert isinstance(gain, Gain)
         assert gain.unit
