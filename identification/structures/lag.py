@@ -19,7 +19,7 @@ BEND = 0.02
 """Log residual from which on a row counts by its size, not its square."""
 MOST = 0.5
 """Largest share that may be booked on a neighbour."""
-MOST_ROWS = 50_000
+MOST_ROWS = 20_000
 """Rows that a share is estimated from at most, evenly spread."""
 FEWEST = 100
 """Rows of a regime below which nothing is said of its booking."""
