@@ -5,6 +5,7 @@ from __future__ import annotations
 from headway.controllers.balanced import BALANCED, balanced_step
 from headway.controllers.feedforward import FEEDFORWARD, feedforward_step
 from headway.controllers.pi import PI, pi_step
+from headway.controllers.quantum import NONE
 from headway.controllers.static import STATIC, static_step
 from headway.controllers.tracker import TRACKER, tracker_step
 from headway.controllers.updown import UPDOWN, updown_step
@@ -28,11 +29,13 @@ def law_init(law, state):
         state[0] = min(law[4], law[5])
     elif law[0] == PI:
         state[0] = min(law[6], law[7])
-        state[1] = state[0]
+        state[1], state[2] = state[0], NONE
     elif law[0] == BALANCED:
         state[0] = min(law[3], law[4])
+    elif law[0] == FEEDFORWARD:
+        state[1] = NONE
     elif law[0] == TRACKER:
-        state[1], state[2] = law[5], law[6]
+        state[1], state[2], state[3] = law[5], law[6], NONE
 
 
 @compiled_inline

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, final
 import jax.numpy as jnp
 
 from headway.controllers.controller import Controller, Gain
+from headway.controllers.quantum import NONE, held, held_traced
 from headway.models.compiled import compiled_inline
 from headway.models.pytree import pytree
 from headway.models.signals import Measurement
@@ -23,13 +24,15 @@ class PILaw(Controller):
     I := I + ki e / s                         only if the budget was binding or the step above its setpoint
     u = clip(I + kp e / s, 0, most)
     I := I + kt (clip(w) - w),  w the unclipped command      back-calculation against the actuator's limits
-    token budget = floor(u) + decoding requests
+    token budget = c + decoding requests,  c = u rounded down to the quantum and held (`headway.controllers.quantum`)
 
     s, the plant's slope [s/token], turns an error in time into tokens, so kp and ki have no unit and mean the same on
     every engine: the loop gain is ki times (true slope / s). Integrating only while the budget is binding is what
     keeps the law from winding up in lulls, when few prompts wait and short steps say nothing about the budget; pulling
     I to the *used* budget instead would empty it between prompts and start every prompt from nothing. The integrator
-    keeps fractions of a token, so rounding to whole tokens cannot make the loop cycle. A step without decoding requests
+    keeps fractions of a token, so rounding to whole tokens cannot make the loop cycle. A wider quantum could: what it
+    takes from the command, u - c, the error shows and the integrator would run after, so that e less s (u - c) is
+    integrated, and u stays the law's estimate of the right budget whatever is held. A step without decoding requests
     has no ITL to keep: it gets the most there is, and the state holds.
 
     Args:
@@ -40,6 +43,7 @@ class PILaw(Controller):
         slope_s_per_token: of the plant where it operates [s/token].
         initial_tokens: prefill budget before the first step [tokens].
         most_tokens: upper limit of the prefill budget [tokens].
+        quantum_tokens: the command is a multiple of it; 1 holds nothing [tokens].
 
     Source:
         Astrom and Hagglund, Advanced PID Control, 2006, sections 3.5 (windup, back-calculation, conditional integration).
@@ -54,14 +58,15 @@ class PILaw(Controller):
     slope_s_per_token: float = 4e-5
     initial_tokens: float = 256.0
     most_tokens: float = 8192.0
+    quantum_tokens: float = 1.0
 
     @property
     def setpoint_margin(self) -> float:  # noqa: D102
         return float(self.margin)
 
     def init(self) -> Any:  # noqa: D102
-        start = jnp.minimum(self.initial_tokens, self.most_tokens)
-        return jnp.stack([start, start]).astype(float)
+        start = jnp.minimum(jnp.asarray(self.initial_tokens, float), self.most_tokens)
+        return jnp.stack([start, start, jnp.full_like(start, NONE)]).astype(float)
 
     def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
         setpoint_s = (1 - self.margin) * budget_s
@@ -70,13 +75,15 @@ class PILaw(Controller):
         step_time_s = jnp.where(true, signals.step_time_s, setpoint_s)
         active = true & (signals.decode_requests > 0) & ((signals.binding > 0) | (step_time_s > setpoint_s))
         error = (setpoint_s - step_time_s) / self.slope_s_per_token
-        integral = state[0] + self.ki * error
+        withheld = jnp.where((self.quantum_tokens >= 2) & (state[2] >= 0), state[1] - state[2], 0.0)
+        integral = state[0] + self.ki * (error - withheld)
         wanted = integral + self.kp * error
         u = jnp.clip(wanted, 0.0, self.most_tokens)
         integral = integral + self.kt * (u - wanted)
-        state = jnp.where(active, jnp.stack([integral, u]), state)
+        integral, u = jnp.where(active, integral, state[0]), jnp.where(active, u, state[1])
+        command = held_traced(u, state[2], self.quantum_tokens, self.most_tokens)
         idle = signals.ready_requests <= 0
-        return state, jnp.where(idle, self.most_tokens, jnp.floor(state[1]) + signals.ready_requests)
+        return jnp.stack([integral, u, command]), jnp.where(idle, self.most_tokens, command + signals.ready_requests)
 
     def resume(self, state: Any, prefill_tokens: Any) -> Any:  # noqa: D102
         return jnp.clip(prefill_tokens, 0.0, self.most_tokens) + 0.0 * state
@@ -90,6 +97,7 @@ class PILaw(Controller):
             "slope_s_per_token": Gain(self.slope_s_per_token, "s/token", 1e-12, 10.0),
             "initial_tokens": Gain(self.initial_tokens, "tokens", 0.0, 1e6),
             "most_tokens": Gain(self.most_tokens, "tokens", 1.0, 1e6),
+            "quantum_tokens": Gain(self.quantum_tokens, "tokens", 1.0, 4096.0),
         }
 
 
@@ -106,15 +114,17 @@ def pi_step(law, state, signals, budget_s):
     Returns:
         Token budget [tokens].
     """
-    margin, kp, ki, kt, slope, most = law[1], law[2], law[3], law[4], law[5], law[7]
+    margin, kp, ki, kt, slope, most, quantum = law[1], law[2], law[3], law[4], law[5], law[7], law[8]
     setpoint_s = (1.0 - margin) * budget_s
     if signals[0] > 0.0 and signals[2] > 0.0 and (signals[3] > 0.0 or signals[0] > setpoint_s):
         error = (setpoint_s - signals[0]) / slope
-        integral = state[0] + ki * error
+        withheld = state[1] - state[2] if quantum >= 2.0 and state[2] >= 0.0 else 0.0
+        integral = state[0] + ki * (error - withheld)
         wanted = integral + kp * error
         u = min(max(wanted, 0.0), most)
         state[0] = integral + kt * (u - wanted)
         state[1] = u
+    state[2] = held(state[1], state[2], quantum, most)
     if signals[4] <= 0.0:
         return most
-    return float(int(state[1])) + signals[4]
+    return state[2] + signals[4]

@@ -10,9 +10,11 @@ from headway.controllers.controller import Controller
 from headway.models.plant import Batch, Plant
 from headway.models.pytree import pytree, static
 from headway.models.signals import Limits, Target
+from headway.models.steptime import PACKED
 
 ORDERS = ("fcfs", "edf", "slack")
 TRIAGES = ("none", "defer", "reject", "timeout")
+ADMISSIONS = ("none", "myopic", "lookahead")
 
 (
     ORDER,
@@ -33,9 +35,17 @@ TRIAGES = ("none", "defer", "reject", "timeout")
     MAX_TOKENS,
     MAX_LEN,
     BUDGET_S,
-    POLICY_SIZE,
-) = range(19)
-"""Places in a packed policy."""
+    ADMISSION,
+    LOOK_STEPS,
+    LOOK_Z,
+    PRIOR_TOKENS,
+    PRIOR_REQUESTS,
+    POLICY_PLANT,
+) = range(24)
+"""Places in a packed policy; the packed plant that admission predicts with begins at the last."""
+
+POLICY_SIZE = POLICY_PLANT + PACKED
+"""Length of a packed policy."""
 
 
 @final
@@ -55,15 +65,24 @@ class Policy:
     "timeout" sheds whatever has waited `timeout` times its TTFT target at the engine, as a gateway would. Work once begun
     is finished. Every shed request is counted, with all its tokens, against attainment.
 
+    Admission holds back who would make decodes late or overfill the cache, see `headway.controllers.admission`: "myopic"
+    looks at now, "lookahead" at the growth to come, with the chance that requests end first. The law decides what a step
+    may prefill; only admission can undo what the law has no authority over, decodes that are too long by themselves.
+
     Args:
         order: one of ORDERS.
         triage: one of TRIAGES.
+        admission: one of ADMISSIONS; "none" admits up to the running limit and the cache.
         tolerance: negative slack tolerated, as a share of the TTFT target.
         estimate: factor on the estimated time to completion.
         timeout: share of the TTFT target after which "timeout" sheds.
         aging_rate: seconds of slack that one second of waiting is worth [s/s].
         chunk_tokens: most prompt tokens of one request in a step; 0 is no cap [tokens].
         running_limit: most requests running at once [requests].
+        lookahead_steps: horizon of "lookahead" [steps].
+        lookahead_z: standard deviations of cache growth that it leaves room for; 0 is the mean.
+        prior_output_tokens: median output length assumed until outputs were seen [tokens].
+        prior_requests: number of outputs seen that the assumption weighs as much as [requests].
     """
 
     order: str = static("slack")  # pyright: ignore[reportAssignmentType]  # a dataclass field, as dataclasses.field is
@@ -74,6 +93,11 @@ class Policy:
     aging_rate: Any = 0.0
     chunk_tokens: Any = 0.0
     running_limit: Any = 256.0
+    admission: str = static("none")  # pyright: ignore[reportAssignmentType]
+    lookahead_steps: Any = 1000.0
+    lookahead_z: Any = 1.64
+    prior_output_tokens: Any = 256.0
+    prior_requests: Any = 8.0
 
     def check(self) -> None:
         """Refuse values outside their range.
@@ -85,6 +109,8 @@ class Policy:
             raise ValueError(f"order must be one of {ORDERS}, got {self.order!r}")
         if self.triage not in TRIAGES:
             raise ValueError(f"triage must be one of {TRIAGES}, got {self.triage!r}")
+        if self.admission not in ADMISSIONS:
+            raise ValueError(f"admission must be one of {ADMISSIONS}, got {self.admission!r}")
         if self.order == "fcfs" and self.triage == "defer":
             raise ValueError("triage 'defer' needs order 'edf' or 'slack', got 'fcfs'; stock order has no key to defer by")
         for name, low, high in (
@@ -94,6 +120,10 @@ class Policy:
             ("aging_rate", 0.0, 100.0),
             ("chunk_tokens", 0.0, 1e6),
             ("running_limit", 1.0, 1e6),
+            ("lookahead_steps", 0.0, 1e5),
+            ("lookahead_z", 0.0, 10.0),
+            ("prior_output_tokens", 1.0, 1e6),
+            ("prior_requests", 0.1, 1e6),
         ):
             value = float(getattr(self, name))
             if not low <= value <= high:
@@ -127,7 +157,7 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
         law: its margin gives the setpoint.
         targets: of all classes; the tightest budget bounds the step.
         limits: of the engine; caps that exceed them are cut to them.
-        plant: for the first estimate of the prefill rate.
+        plant: for the first estimate of the prefill rate, and for what admission predicts.
 
     Returns:
         float64 array of shape (POLICY_SIZE,).
@@ -144,6 +174,9 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
     packed[[BLOCK, BLOCKS, WATERMARK]] = limits.block_tokens, limits.blocks, limits.watermark
     packed[[RESERVE_FULL, NEXT_STEP]] = limits.reservation == "full", limits.first_token == "next_step"
     packed[[MAX_TOKENS, MAX_LEN]] = limits.max_tokens, limits.max_len
+    packed[[ADMISSION, LOOK_STEPS, LOOK_Z]] = ADMISSIONS.index(policy.admission), policy.lookahead_steps, policy.lookahead_z
+    packed[[PRIOR_TOKENS, PRIOR_REQUESTS]] = policy.prior_output_tokens, policy.prior_requests
+    packed[POLICY_PLANT:] = plant.pack()
     return packed
 
 

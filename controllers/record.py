@@ -25,6 +25,14 @@ POLICY_UNITS = {
 }
 """Unit of each number of a policy."""
 
+ADMISSION_UNITS = {
+    "lookahead_steps": "steps",
+    "lookahead_z": "standard deviations",
+    "prior_output_tokens": "tokens",
+    "prior_requests": "requests",
+}
+"""Unit of each number of admission; a record without admission has none of them."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ControllerRecord:
@@ -69,6 +77,7 @@ class ControllerRecord:
                 "order": policy.order,
                 "triage": policy.triage,
                 **{n: {"value": float(getattr(policy, n)), "unit": unit} for n, unit in POLICY_UNITS.items()},
+                **_admission(policy),
             },
             "targets": [dataclasses.asdict(t) for t in self.targets],
             "budget_s": budget_s,
@@ -107,7 +116,9 @@ class ControllerRecord:
             if kind not in CONTROLLERS:
                 raise ValueError(f"unknown law {kind!r}; this version knows {', '.join(CONTROLLERS)}")
             given = data["policy"]
-            policy = Policy(order=given["order"], triage=given["triage"], **{n: float(given[n]["value"]) for n in POLICY_UNITS})
+            names = (*POLICY_UNITS, *(ADMISSION_UNITS if "admission" in given else ()))
+            choices = {n: given[n] for n in ("order", "triage", "admission") if n != "admission" or n in given}
+            policy = Policy(**choices, **{n: float(given[n]["value"]) for n in names})
             targets = tuple(Target(**t) for t in data["targets"])
             limits = Limits(**data["engine"])
             structure = data["plant"]["structure"]
@@ -137,6 +148,14 @@ class ControllerRecord:
         if record.to_json()["content_sha256"] != data.get("content_sha256"):
             return dataclasses.replace(record, edited=True)
         return record
+
+
+def _admission(policy: Policy) -> dict[str, Any]:
+    """How it admits; nothing where it does not hold anybody back."""
+    if policy.admission == "none":
+        return {}
+    numbers = {n: {"value": float(getattr(policy, n)), "unit": unit} for n, unit in ADMISSION_UNITS.items()}
+    return {"admission": policy.admission, **numbers}
 
 
 def content_hash(acting: dict[str, Any]) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 
+from headway.controllers.admission import admission_limit_s, admits, joined
 from headway.controllers.laws import law_step
 from headway.controllers.order import FCFS, heapify, key_of, pop_least, sift_queue
 from headway.controllers.policy import (
+    ADMISSION,
     BLOCK,
     BLOCKS,
     BUDGET_S,
@@ -23,10 +25,12 @@ from headway.controllers.policy import (
     TRIAGE,
     WATERMARK,
 )
+from headway.controllers.survival import learn
 from headway.models.compiled import compiled
 from headway.models.goodput import WAITING
 from headway.models.mechanics import admit, arrive, preempt_last, schedule_chunk, schedule_decode
 from headway.models.state import (
+    BOUND_BY_ADMISSION,
     BOUND_BY_BUDGET,
     BOUND_BY_KV,
     BOUND_BY_NONE,
@@ -62,6 +66,8 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
         True if there is a step to execute.
     """
     e = books[0]
+    if policy[ADMISSION] > 0.0:
+        learn(req, e, ids)
     arrive(req, e, ids, policy[BLOCK], policy[BLOCKS], policy[WATERMARK], policy[MAX_LEN])
     # under plain FCFS the queue loses requests at its head only, which costs nothing to close
     if policy[ORDER] != FCFS or policy[TRIAGE] != 0.0:
@@ -75,6 +81,8 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
     signals[4], signals[8], signals[9] = count_ready(req, e, ids)
     budget = min(math.floor(law_step(law, law_state, signals, policy[BUDGET_S])), policy[MAX_TOKENS])
     e.token_budget = budget
+    if policy[ADMISSION] > 0.0:
+        e.admit_s = admission_limit_s(law, law_state, policy, policy[BUDGET_S])
     jammed = 0
     while True:
         e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -174,6 +182,9 @@ def compose_stock(req, e, ids, policy, budget, preempted):
             break
         i = ids[WAITING_IDS, e.head]
         r = req[i]
+        if policy[ADMISSION] > 0.0 and not admits(r, req, e, ids, policy):
+            bound = BOUND_BY_ADMISSION
+            break
         x = min(r.goal, cap, left)
         if not schedule_chunk(r, e, x, block, policy[RESERVE_FULL] > 0.0, keep):
             bound = BOUND_BY_KV
@@ -181,6 +192,8 @@ def compose_stock(req, e, ids, policy, budget, preempted):
         cut = cut or x == left < r.goal
         e.head += 1
         admit(i, r, e, ids)
+        if policy[ADMISSION] > 0.0:
+            joined(r, e, policy)
         left -= x
     e.bound = BOUND_BY_BUDGET if left < 1.0 and bound == BOUND_BY_NONE and (cut or e.head < e.tail) else bound
 
@@ -269,6 +282,9 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
             if unfinished == 0:
                 break
             continue
+        if fresh and not closed and policy[ADMISSION] > 0.0 and not admits(r, req, e, ids, policy):
+            # the one whose turn it is waits, and nobody overtakes it: a long prompt would wait for ever behind short ones
+            bound, closed = BOUND_BY_ADMISSION, True
         if fresh and closed:
             if unfinished == 0:
                 break
@@ -282,6 +298,8 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
             if fresh:
                 admit(i, r, e, ids)
                 e.stale += 1
+                if policy[ADMISSION] > 0.0:
+                    joined(r, e, policy)
         else:
             bound = BOUND_BY_KV
             blocked += 1
@@ -289,4 +307,5 @@ def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
             closed = closed or not fresh
             if blocked >= BLOCKED_TRIES and unfinished == 0:
                 break
-    e.bound = BOUND_BY_BUDGET if left < 1.0 and bound == BOUND_BY_NONE and (size > 0 or cut) else bound
+    open_still = bound in (BOUND_BY_NONE, BOUND_BY_ADMISSION)
+    e.bound = BOUND_BY_BUDGET if left < 1.0 and open_still and (size > 0 or cut) else bound

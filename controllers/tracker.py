@@ -8,7 +8,8 @@ from typing import Any, ClassVar, final
 import jax.numpy as jnp
 
 from headway.controllers.controller import PLANT_AT, Controller, Gain
-from headway.controllers.inverse import largest_prefill, largest_prefill_traced
+from headway.controllers.inverse import commanded_prefill, commanded_prefill_traced
+from headway.controllers.quantum import NONE
 from headway.models.compiled import compiled_inline
 from headway.models.plant import Batch
 from headway.models.pytree import pytree
@@ -31,7 +32,7 @@ class TrackerLaw(Controller):
     b := b + kb clip(s, +-0.15)
     q_r := clip(q_r + eta ([s > q_r] - eps), 0, 1)
     both if the budget was binding or the step late; for decode-only steps always
-    u = max{u: F(n, kv, u) <= (1 - margin) budget exp(-q_mixed - b)}
+    u = max{u: F(n, kv, u) <= (1 - margin) budget exp(-q_mixed - b)}   in quanta, and not past a jump that is not worth it
     token budget = u + decoding requests
 
     q_r is the (1 - eps) quantile of the score, so eps is the late rate, and 1 - exp(-q_r) the margin that the plant's
@@ -49,6 +50,7 @@ class TrackerLaw(Controller):
         start_decode: q of decode-only steps before the first step.
         start_mixed: q of steps with prefill before the first step.
         most_tokens: upper limit of the prefill budget [tokens].
+        quantum_tokens: the command is a multiple of it; 1 holds nothing [tokens].
 
     Source:
         Gibbs and Candes, Adaptive conformal inference under distribution shift, 2021; Angelopoulos, Candes and
@@ -66,6 +68,7 @@ class TrackerLaw(Controller):
     start_decode: float = 0.1
     start_mixed: float = 0.15
     most_tokens: float = 8192.0
+    quantum_tokens: float = 1.0
 
     @property
     def setpoint_margin(self) -> float:
@@ -73,7 +76,8 @@ class TrackerLaw(Controller):
         return 1 - (1 - float(self.margin)) * math.exp(-float(self.start_mixed))
 
     def init(self) -> Any:  # noqa: D102
-        return jnp.stack([jnp.zeros(()), jnp.asarray(self.start_decode, float), jnp.asarray(self.start_mixed, float)])
+        starts = (0.0, self.start_decode, self.start_mixed, NONE)
+        return jnp.stack([jnp.asarray(x, float) for x in starts])
 
     def update(self, state: Any, signals: Measurement, budget_s: float) -> tuple[Any, Any]:  # noqa: D102
         bias, decode, mixed = state[0], state[1], state[2]
@@ -95,14 +99,13 @@ class TrackerLaw(Controller):
         decode = jnp.where(learns & ~with_prefill, tracked, decode)
         mixed = jnp.where(learns & with_prefill, tracked, mixed)
         target_s = (1 - self.margin) * budget_s * jnp.exp(-mixed - bias)
-        u = largest_prefill_traced(
-            self.plant, signals.ready_requests, signals.ready_kv_tokens, signals.context_tokens, target_s, jnp.floor(self.most_tokens)
-        )
+        command = commanded_prefill_traced(self.plant, signals, target_s, self.most_tokens, state[3], self.quantum_tokens)
         idle = signals.ready_requests <= 0
-        return jnp.stack([bias, decode, mixed]), jnp.where(idle, self.most_tokens, u + signals.ready_requests)
+        command = jnp.where(idle, state[3], command)
+        return jnp.stack([bias, decode, mixed, command]), jnp.where(idle, self.most_tokens, command + signals.ready_requests)
 
     def resume(self, state: Any, prefill_tokens: Any) -> Any:  # noqa: D102
-        return state
+        return jnp.stack([*state[:3], jnp.clip(prefill_tokens, 0.0, self.most_tokens)])
 
     def gains(self) -> dict[str, Gain]:  # noqa: D102
         return {
@@ -113,6 +116,7 @@ class TrackerLaw(Controller):
             "start_decode": Gain(self.start_decode, "1", 0.0, QUANTILE_MOST),
             "start_mixed": Gain(self.start_mixed, "1", 0.0, QUANTILE_MOST),
             "most_tokens": Gain(self.most_tokens, "tokens", 1.0, 1e6),
+            "quantum_tokens": Gain(self.quantum_tokens, "tokens", 1.0, 4096.0),
         }
 
 
@@ -129,7 +133,7 @@ def tracker_step(law, state, signals, budget_s):
     Returns:
         Token budget [tokens].
     """
-    late_rate, kb, eta, margin, most = law[1], law[2], law[3], law[4], law[7]
+    late_rate, kb, eta, margin, most, quantum = law[1], law[2], law[3], law[4], law[7], law[8]
     plant = law[PLANT_AT:]
     if signals[0] > 0.0 and signals[2] > 0.0:
         predicted = max(step_time(plant, signals[2], signals[5], signals[1], signals[6], signals[7]), 1e-12)
@@ -144,4 +148,5 @@ def tracker_step(law, state, signals, budget_s):
     if signals[4] <= 0.0:
         return most
     target_s = (1.0 - margin) * budget_s * math.exp(-state[2] - state[0])
-    return largest_prefill(plant, signals[4], signals[8], signals[9], target_s, float(int(most))) + signals[4]
+    state[3] = commanded_prefill(plant, signals, target_s, most, state[3], quantum)
+    return state[3] + signals[4]

@@ -11,26 +11,23 @@ from typing import Any
 
 from headway import units
 from headway.identification.readers.errors import TraceError
-from headway.models.signals import Target
+from headway.models.signals import LEVELS, Target
 
 EXAMPLE = "ttft=1s,itl=25ms,transport=2ms"
 """What a target looks like, for error messages."""
 
-NAMES = ("ttft", "itl", "transport", "epsilon")
+NAMES = ("ttft", "itl", "transport", "epsilon", "level")
 """What a target string may hold."""
 
-CLASS_NAMES = ("name", "share", *NAMES, "level")
+CLASS_NAMES = ("name", "share", *NAMES)
 """What a class in a TOML file may hold."""
-
-LEVELS = ("token",)
-"""Levels of a promise that this version knows: epsilon is a share of the tokens owed."""
 
 
 def parse_target(text: str, *, epsilon: float | None = None) -> tuple[tuple[Target, ...], list[str]]:
     """What clients were promised: one class from a string, or one or several from a TOML file.
 
     Args:
-        text: `ttft=1s,itl=25ms`, with `transport=2ms` and `epsilon=1%` if wanted; or the path of a TOML file with a
+        text: `ttft=1s,itl=25ms`, with `transport=2ms`, `epsilon=1%` and `level=request` if wanted; or the path of a TOML file with a
             `[[class]]` for each: name, share, ttft, itl, transport, epsilon, level.
         epsilon: in place of every epsilon in the text; in (0, 1). None leaves them.
 
@@ -135,4 +132,4 @@ def _target(given: dict[str, Any], name: str = "default") -> Target:
     """A target from texts; a number stands for a fraction."""
     values = {f"{key}_s": units.duration_s(given[key]) for key in ("ttft", "itl", "transport") if key in given}
     parts = {key: units.share(str(given[key])) for key in ("share", "epsilon") if key in given}
-    return Target(**values, **parts, name=name)
+    return Target(**values, **parts, name=name, level=given.get("level", "token"))

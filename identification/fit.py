@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
+from headway.identification.diagnostics.clock import device_only
 from headway.identification.diagnostics.diagnose import diagnose
 from headway.identification.diagnostics.excitation import excitation
 from headway.identification.hardware.points import Hardware, hardware_findings
@@ -18,7 +20,7 @@ from headway.identification.structures.bends import coefficient_intervals, polis
 from headway.identification.structures.crossval import folds, out_of_fold
 from headway.identification.structures.intervals import kept_residuals, margin, margin_interval
 from headway.identification.structures.ladder import Rung, climb
-from headway.identification.structures.lag import estimate, neighbours_of, sentences
+from headway.identification.structures.lag import Lag, estimate, neighbours_of, sentences
 from headway.identification.structures.learn import FEWEST, Learned, learn, rows_of
 from headway.identification.structures.robust import fit_law
 from headway.identification.structures.terms import Structure
@@ -34,6 +36,8 @@ FEWEST_AGGREGATES = 4
 """Rows below which a curve against concurrency is not fitted: each is an average over many steps."""
 OUT_OF_FOLD_ROWS = 60_000
 """Used rows up to which the plant's residuals are of laws that had not seen them; above it both are the same to a percent."""
+DEPLOYMENT = ("model", "hardware", "tensor_parallel")
+"""Columns of a table that tell apart what was measured: a law holds for one value of each."""
 DECODE_TERMS = 3
 """Terms that act in a decode-only step."""
 
@@ -93,18 +97,34 @@ def fit(
     machine, doubtful = hardware_findings(found.learned.plant, interval, trace.batch(), selected & kept, hardware or Hardware())
     say("diagnostics", 0.85)
     excited, unmoved = _excited(trace, found)
-    checked, findings = diagnose(trace, found.learned.plant, selected & kept, reason, selected, epsilon=epsilon)
+    checked, findings = diagnose(
+        trace, found.learned.plant, selected & kept, reason, selected, epsilon=epsilon, lag=Lag.from_json(found.identified.about["lag"])
+    )
     about = {
-        "rows": used_rows(reason, selected, trace.aside),
+        "rows": used_rows(reason, selected, trace.aside if selected.all() else None),
         "ladder": [rung.to_json() for rung in [*rungs, *found.rungs]],
         "lag": found.identified.about["lag"],
         "heldout": heldout.to_json() if heldout else None,
-        "margin_ci95": {regime: margin_interval(r, epsilon, rng) for regime, r in found.residual.items()},
+        "margin_ci95": {
+            regime: None if found.identified.margin[regime] is None else margin_interval(r, epsilon, rng)
+            for regime, r in found.residual.items()
+        },
         "excitation": excited,
         "diagnostics": checked,
         **machine,
         "clock": trace.clock,
-        "warnings": [*_unlikely(trace), *trace.warnings, *_unrecorded(trace), *said, *found.said, *doubts, *doubtful, *unmoved, *findings],
+        "warnings": [
+            *_unlikely(trace),
+            *_mixed(trace, selected & kept, wanted),
+            *trace.warnings,
+            *_unrecorded(trace, selected),
+            *said,
+            *found.said,
+            *doubts,
+            *doubtful,
+            *unmoved,
+            *findings,
+        ],
         "sources": [source._asdict() for source in trace.sources],
         "training": {"blocks": blocks, "where": {k: str(v) for k, v in (where or {}).items()}, "epsilon": epsilon, "seed": seed},
     }
@@ -121,21 +141,51 @@ def _unlikely(trace: Trace) -> list[str]:
     return [f"the median step takes {median:.3g} s: is step_time_s of this trace in seconds?"] if median > SLOW_S else []
 
 
-def _unrecorded(trace: Trace) -> list[str]:
-    """What the format of the trace cannot tell, and what that does to the plant."""
-    said = [
-        f"{name} is not recorded in this format: its term cannot be fitted, and what it does lands in the others" for name in trace.missing
-    ]
-    if trace.clock == "device":
-        said.append(
-            "the durations are of the device alone, without the host's gap between steps: targets on the wall clock look "
-            "easier than they are, and no margin for them can be exported; record start-to-start times"
-        )
+def _unrecorded(trace: Trace, rows: np.ndarray) -> list[str]:
+    """What the format of the trace cannot tell of the rows asked for, and what that does to the plant."""
+    said, names = [], [*trace.missing[:-2], " and ".join(trace.missing[-2:])]
+    if trace.missing:
+        what = "is not recorded in this format: its term" if len(trace.missing) == 1 else "are not recorded in this format: their terms"
+        does = "it does lands" if len(trace.missing) == 1 else "they do lands"
+        said.append(f"{', '.join(names)} {what} cannot be fitted, and what {does} in the others")
+    said += device_only(trace.clock, has_period=False)
     if "steps_averaged" in trace.frame.columns:
-        many = float(trace.frame["steps_averaged"].fill_null(1).cast(float).median() or 1.0)  # pyright: ignore[reportArgumentType]
-        if many > 1:
-            said.append(f"a row averages {many:.0f} steps: single steps scatter more, so there is no margin; record single steps")
+        many = trace.frame["steps_averaged"].cast(pl.Float64).fill_null(1.0).to_numpy()[rows]
+        averages = ~(many <= 1)  # NaN: an average over nobody knows how many
+        known = many[averages & np.isfinite(many)]
+        if averages.any():
+            how = f"{np.median(known):,.0f} steps at the median" if len(known) else "several steps, of a number that is not recorded"
+            said.append(
+                f"{int(averages.sum()):,} of {len(many):,} rows average {how}: single steps scatter more, so there is no margin; "
+                "record single steps"
+            )
     return said
+
+
+def _mixed(trace: Trace, rows: np.ndarray, wanted: Structure) -> list[str]:
+    """Whether one law was asked to hold what several deployments measured, and how to take one of them."""
+    frame = trace.frame.filter(pl.Series(rows))
+    if wanted.name == "concurrency":
+        column = "curve" if "curve" in frame.columns else "source"
+        points = frame.group_by(column, maintain_order=True).agg(rows=pl.len(), points=pl.col("decode_requests").n_unique())
+        if points.height < 2:
+            return []
+        clear = pl.col("rows") == pl.col("points")  # else two measurements of one concurrency: not one curve, it seems
+        largest = points.sort(clear, "rows", descending=True, maintain_order=True).row(0)
+        enough = points.filter(pl.col("points") >= FEWEST_AGGREGATES).height
+        return [
+            f"the rows are {points.height} curves of time per token against concurrency ({enough} of {FEWEST_AGGREGATES} points or more), each "
+            f"of its own deployment: one law over all of them is not trustworthy; fit one at a time, as with --where '{column}={largest[0]}' "
+            f"({largest[1]} points)"
+        ]
+    if neighbours_of(trace).before.any():
+        return []  # of an engine that ran, not of a table
+    several = {name: frame[name].unique(maintain_order=True).drop_nulls().to_list() for name in DEPLOYMENT if name in frame.columns}
+    said = [f"{name} ({', '.join(map(str, values))})" for name, values in several.items() if len(values) > 1]
+    if not said:
+        return []
+    choice = " ".join(f"--where '{name}={values[0]}'" for name, values in several.items() if len(values) > 1)
+    return [f"the rows mix several of {', '.join(said)}: one law over all of them is not trustworthy; fit one at a time, as with {choice}"]
 
 
 def _silent(_label: str, _share: float) -> None:
@@ -186,7 +236,9 @@ def _learn(trace: Trace, rows: np.ndarray, wanted: Structure, epsilon: float, en
     """Laws, noise, margins and hull from the rows of a mask."""
     fewest = FEWEST_AGGREGATES if wanted.name == "concurrency" else FEWEST
     if int(rows.sum()) < fewest:
-        raise ValueError(f"a fit needs at least {fewest} used rows, got {int(rows.sum())}; record more, or choose other blocks or values")
+        raise ValueError(
+            f"a fit needs at least {fewest} used rows, got {int(rows.sum())}; record more, give more files of the same engine, or choose other blocks or values"
+        )
     batch, y = trace.batch(), trace.step_time_s
     mixed = np.asarray(batch.prefill_tokens) > 0
     wanted = polished(wanted, batch, y, rows)
@@ -244,5 +296,5 @@ def _excited(trace: Trace, found: _Found) -> tuple[dict[str, Any], list[str]]:
         acting = len(TERMS) if (np.asarray(here.prefill_tokens) > 0).any() or part.regime != "decode" else DECODE_TERMS
         columns = np.asarray(terms(here), float)[:, :acting]
         result[part.regime], more = excitation(part.regime, columns, fit_law(columns, trace.step_time_s[part.rows]))
-        said += more
+        said += more if found.structure.name != "concurrency" else []  # most of these terms are not in that plant
     return result, said

@@ -136,7 +136,7 @@ def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reaso
         max_ape=_or_none(np.max, hit),
         max_ape_all=_or_none(np.max, ape[busy]),
         coverage90=coverage,
-        rows=used_rows(reason, selected, trace.aside),
+        rows=used_rows(reason, selected, trace.aside if selected.all() else None),
         warnings=warnings + _reach(plant, batch, kept) + _few(kept, mixed),
     )
 

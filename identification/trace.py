@@ -68,11 +68,12 @@ class Trace:
 
     Args:
         frame: one row per step, the columns of `COLUMNS`, then others; in order of step within each source, shape (k,).
+            Rows of consecutive steps ran one after the other; those of a table, which have no order in time, never are.
         sources: the files it came from.
         engine: limits found in the engine configuration beside it, by field of `Limits` [tokens, requests].
         aside: rows that the readers set aside, by reason, a key of `READ_ASIDE` [rows].
         warnings: what the reader has to say, one sentence each.
-        missing: columns that the format does not record; they stand at zero.
+        missing: columns that the format does not record; they stand at zero, or at an estimate that a warning names.
         clock: what the durations were taken on, one of `CLOCKS`.
     """
 

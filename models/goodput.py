@@ -23,6 +23,9 @@ FUTURE, WAITING, RUNNING, FINISHED, REJECTED, EXPIRED, FAILED = range(7)
 CLEAN_SHARE = 0.99
 """A request is clean if its TTFT was met and at least this share of its owed tokens was on time."""
 
+BOUNDS = ("none", "kv", "running", "budget", "deferred")
+"""What may limit a step, in the order of the numbers in headway.models.state."""
+
 UNSERVED = 0.05
 """Share of the arriving prompt work that may go unserved before a load counts as more than the engine can carry."""
 
@@ -117,7 +120,7 @@ class Outcome(NamedTuple):
         end_s: end of the run [s].
         steps: engine steps.
         preempted: preemptions.
-        binding: steps limited by nothing, the cache, the running limit, the token budget, shape (4,).
+        binding: steps limited by nothing, the cache, the running limit, the token budget, admission, shape (5,).
         largest: largest decode requests, KV tokens read, prefill tokens, pairs of any step, shape (4,).
         log: per step, if it was recorded, shape (k, LOG_COLUMNS), else (0, LOG_COLUMNS).
     """
@@ -158,7 +161,7 @@ class Goodput:
         max_gap_s: longest gap [s].
         shed: share of requests rejected, expired or failed, in [0, 1].
         preempted: preemptions.
-        binding: share of steps by the limit that bound them.
+        binding: share of steps by the limit that bound them; "deferred", admission held back, where there are such steps.
         load: "stable", "unstable" or "uncertain": whether unserved prompt work grows with time.
         classes: per class name its attainment, request_attainment, shed share, itl_p99_s and ttft_p99_s [s].
     """
@@ -310,7 +313,7 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
         max_gap_s=float(longest.max()) if len(longest) else None,
         shed=share(lost.sum(), counts.sum()),
         preempted=int(sum(o.preempted for o in outcomes)),
-        binding={k: share(v, steps.sum()) for k, v in zip(("none", "kv", "running", "budget"), steps, strict=True)},
+        binding={k: share(v, steps.sum()) for k, v in zip(BOUNDS, steps, strict=False) if k != "deferred" or v > 0},
         load=next((v for v in ("stable", "unstable") if 2 * verdicts.count(v) > len(verdicts)), "uncertain"),
         classes=by_class,
     )

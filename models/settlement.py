@@ -7,7 +7,7 @@ import numpy as np
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import FINISHED, Outcome, gap_bin, owed_at_cut, tokens_owed
 from headway.models.mechanics import end_request
-from headway.models.state import BOUND_BY_BUDGET, BOUND_BY_KV, BOUND_BY_RUNNING, RUNNING_IDS, State
+from headway.models.state import BOUND_BY_ADMISSION, BOUND_BY_BUDGET, BOUND_BY_KV, BOUND_BY_RUNNING, RUNNING_IDS, State
 
 EXACT = 1.0 + 1e-9
 """A step of exactly the budget is on time whatever the clock's last digit says."""
@@ -63,6 +63,8 @@ def count_step(e, step_time_s):
         e.by_running += 1
     elif e.bound == BOUND_BY_KV:
         e.by_kv += 1
+    elif e.bound == BOUND_BY_ADMISSION:
+        e.by_admission += 1
     else:
         e.by_none += 1
     e.most_decode, e.most_kv = max(e.most_decode, e.n_decode), max(e.most_kv, e.kv_read)
@@ -153,7 +155,7 @@ def outcome_of(s: State, log: np.ndarray) -> Outcome:
         end_s=float(e["settled_s"]),
         steps=int(e["step"]),
         preempted=int(e["preempted"]),
-        binding=np.array([e["by_none"], e["by_kv"], e["by_running"], e["by_budget"]]),
+        binding=np.array([e["by_none"], e["by_kv"], e["by_running"], e["by_budget"], e["by_admission"]]),
         largest=np.array([e["most_decode"], e["most_kv"], e["most_prefill"], e["most_pairs"]]),
         log=log,
     )

@@ -53,6 +53,12 @@ SIGNALS = len(Measurement._fields)
 """Length of a measurement as an array, in the order of its fields."""
 
 
+LEVELS = ("token", "request", "p99_itl")
+"""Levels that a promise can be made at: see `headway.models.levels`."""
+P99_SHARE = 0.01
+"""Share of gaps above their p99."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Target:
     """What a client of one class was promised, on the client's own clock.
@@ -61,9 +67,11 @@ class Target:
         ttft_s: longest time from arrival to first token [s].
         itl_s: longest gap between consecutive tokens [s].
         transport_s: the part of both that the way to the client may take [s].
-        epsilon: share of owed tokens that may be late, whatever made them late; in (0, 1).
+        epsilon: share that may be late at the level named, whatever made it late; in (0, 1). Of owed tokens at level "token".
         name: of the class.
         share: of the requests that belong to the class, where the workload does not say; in (0, 1].
+        level: what epsilon is a share of: "token", owed tokens; "request", requests that are not clean; "p99_itl", gaps over
+            itl_s, always 1 %. `headway.models.levels.token_epsilon` gives the share of tokens that follows.
     """
 
     ttft_s: float
@@ -72,6 +80,7 @@ class Target:
     epsilon: float = 0.01
     name: str = "default"
     share: float = 1.0
+    level: str = "token"
 
     @property
     def budget_s(self) -> float:
@@ -87,7 +96,8 @@ class Target:
         """Refuse a target that no engine could be held to.
 
         Raises:
-            ValueError: a time that is not positive and finite, transport not below both, epsilon or share out of range.
+            ValueError: a time that is not positive and finite, transport not below both, epsilon or share out of range, an
+                unknown level, or another epsilon than 1 % at level p99_itl.
         """
         for name in ("ttft_s", "itl_s"):
             value = getattr(self, name)
@@ -101,6 +111,12 @@ class Target:
             raise ValueError(f"epsilon must be in (0, 1), got {self.epsilon:g}; write 0.01 for 1 %")
         if not 0 < self.share <= 1:
             raise ValueError(f"share of class {self.name!r} must be in (0, 1], got {self.share:g}; write 0.2 for 20 %")
+        if self.level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}, got {self.level!r}")
+        if self.level == "p99_itl" and abs(self.epsilon - P99_SHARE) > 1e-12:
+            raise ValueError(
+                f"level p99_itl lets 1 % of the gaps be late, got epsilon {self.epsilon:g}; leave epsilon out, or write level=token"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

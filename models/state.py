@@ -37,6 +37,15 @@ REQUEST = np.dtype(
 )
 """What is known of one request."""
 
+OUTLOOK_BINS = 144
+"""Bins of output lengths: one per token up to 16, then eight to every doubling, up to a million tokens."""
+OUTLOOK_CLASSES = 8
+"""Classes whose output lengths are kept apart; any further ones count with the last."""
+EXPECTED, EXPECTED_KV, VARIANCE, ALL_STAY, CENSORED, EXPOSED, SEEN, ALIVE = range(8)
+"""Rows of the outlook. One column per point of the horizon: requests and cache tokens expected, the variance of the
+latter, cache tokens if nobody ends. One column per bin: running requests that are in it, and requests that were watched
+through it, both scratch; then for every class outputs that ended in it, and the probability to reach it."""
+
 BOOKS = np.dtype(
     [
         ("now_s", "f8"),
@@ -72,6 +81,13 @@ BOOKS = np.dtype(
         ("by_kv", "i8"),
         ("by_running", "i8"),
         ("by_budget", "i8"),
+        ("by_admission", "i8"),
+        ("admit_s", "f8"),  # longest decode-only step that admission may lead to [s]
+        ("learned", "i8"),  # step up to which the outlook knows whose output ended
+        ("outlook_until", "i8"),  # step from which the outlook is to be made anew
+        ("outlook_ended", "i8"),  # outputs that ended since it was made
+        ("outlook_preempted", "i8"),  # preemptions when it was made
+        ("outlook", "f8", (SEEN + 2 * OUTLOOK_CLASSES, OUTLOOK_BINS)),  # here, and not beside, an array costs the step no time
     ]
 )
 """The engine's books."""
@@ -79,7 +95,7 @@ BOOKS = np.dtype(
 RUNNING_IDS, WAITING_IDS, RELEASED_IDS, HEAP_IDS = range(4)
 """Rows of the id table: in order of admission; in order of arrival, preempted ones in front; freed; candidates."""
 
-BOUND_BY_NONE, BOUND_BY_KV, BOUND_BY_RUNNING, BOUND_BY_BUDGET = range(4)
+BOUND_BY_NONE, BOUND_BY_KV, BOUND_BY_RUNNING, BOUND_BY_BUDGET, BOUND_BY_ADMISSION = range(5)
 """What limited a step."""
 
 

@@ -18,6 +18,8 @@ from headway.controllers.simulator import Candidate
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target
 from headway.models.workload import Workload
+from tests.outlook import Outlook, Stream
+from tests.plain_laws import Law
 
 STATUS = ("future", "waiting", "running", "finished", "rejected", "expired", "failed")
 """In the order of the numbers in headway.models.goodput."""
@@ -32,6 +34,7 @@ class Request:
     prompt: int
     output: int
     target: Target
+    kind: int
     to_compute: int
     computed: int = 0
     blocks: int = 0
@@ -42,6 +45,10 @@ class Request:
     @property
     def emitted(self) -> int:
         return len(self.token_times_s)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.prompt + self.emitted, self.emitted, self.kind)
 
     @property
     def decodes(self) -> bool:
@@ -61,39 +68,6 @@ class Verdict:
     end_s: float
 
 
-class Law:
-    """The three laws as their docstrings have them."""
-
-    def __init__(self, law: Any) -> None:
-        self.law, self.kind = law, law.law
-        self.u: float = 0.0 if self.kind == "static" else min(law.initial_tokens, law.most_tokens)
-        self.integral = self.u
-
-    def budget(self, last: dict | None, ready: int, budget_s: float) -> float:
-        law = self.law
-        if self.kind == "static":
-            return law.token_budget
-        if last is not None and last["decode_requests"] > 0:
-            (self._updown if self.kind == "updown" else self._pi)(last["step_time_s"], last["binding"] == "budget", budget_s)
-        return law.most_tokens if ready == 0 else math.floor(self.u) + ready
-
-    def _updown(self, step_time_s: float, binding: bool, budget_s: float) -> None:
-        if step_time_s > budget_s:
-            self.u = max(self.u * self.law.down, 1)
-        elif step_time_s < (1 - self.law.margin) * budget_s and binding:
-            self.u += self.law.up_tokens
-        self.u = min(self.u, self.law.most_tokens)
-
-    def _pi(self, step_time_s: float, binding: bool, budget_s: float) -> None:
-        law, setpoint_s = self.law, (1 - self.law.margin) * budget_s
-        if binding or step_time_s > setpoint_s:
-            error = (setpoint_s - step_time_s) / law.slope_s_per_token
-            self.integral += law.ki * error
-            wanted = self.integral + law.kp * error
-            self.u = min(max(wanted, 0), law.most_tokens)
-            self.integral += law.kt * (self.u - wanted)
-
-
 class Reference:
     """One engine under one law and one policy."""
 
@@ -101,7 +75,7 @@ class Reference:
         self, identified: IdentifiedPlant, candidate: Candidate, workload: Workload, targets: tuple[Target, ...], limits: Limits
     ) -> None:
         rows = zip(workload.arrival_s, workload.prompt_tokens, workload.output_tokens, workload.class_id, strict=True)
-        self.requests = [Request(i, float(a), int(p), int(o), targets[c], int(p)) for i, (a, p, o, c) in enumerate(rows)]
+        self.requests = [Request(i, float(a), int(p), int(o), targets[c], int(c), int(p)) for i, (a, p, o, c) in enumerate(rows)]
         self.coefficients = {name: c.value for name, c in identified.plant.coefficients().items()}
         self.policy, self.law, self.limits = candidate.policy, Law(candidate.law), limits
         self.budget_s = min(t.budget_s for t in targets)
@@ -115,6 +89,7 @@ class Reference:
         self.takes: dict[Request, tuple[str, int]] = {}
         self.steps: list[dict] = []
         self.now_s, self.preempted, self.jams = 0.0, 0, 0
+        self.outlook = Outlook(self.policy, limits, self.decode_time_s)
 
     # cache
 
@@ -164,6 +139,13 @@ class Reference:
         self.takes[r] = ("chunk", tokens)
         return True
 
+    def let_in(self, r: Request) -> bool:
+        """Whether admission, beyond the running limit and the cache of now, lets a request in."""
+        if self.policy.admission == "none":
+            return True
+        self.outlook.renew(len(self.steps), self.preempted, [q.stream for q in self.running])
+        return self.outlook.admits(r.stream, self.setpoint_s, len(self.running))
+
     def admit(self, r: Request, tokens: int) -> bool:
         in_full = self.limits.reservation == "full"
         if not self.take_blocks(r, r.to_compute if in_full else tokens, self.kept_free):
@@ -171,6 +153,7 @@ class Reference:
         self.waiting.remove(r)
         self.running.append(r)
         r.status, r.begun = "running", True
+        self.outlook.join(r.stream)
         self.takes[r] = ("chunk", tokens)
         return True
 
@@ -267,6 +250,9 @@ class Reference:
                 limit = "running"
                 break
             r, left = self.waiting[0], self.left()
+            if not self.let_in(r):
+                limit = "deferred"
+                break
             tokens = min(r.to_compute, self.chunk_cap, left)
             if not self.admit(r, tokens):
                 limit = "kv"
@@ -291,7 +277,9 @@ class Reference:
             if fresh and len(self.running) >= self.running_limit:
                 limit = "running"
                 continue
-            if fresh and closed:  # a prompt that was begun lacks blocks: nobody new comes in
+            if fresh and not closed and not self.let_in(r):
+                limit, closed = "deferred", True
+            if fresh and closed:  # a prompt that was begun lacks blocks, or one was held back: nobody new comes in
                 continue
             rest = r.to_compute - r.computed
             tokens = min(rest, self.chunk_cap, left)
@@ -302,9 +290,14 @@ class Reference:
             if in_vain >= 8 and all(q in self.waiting for q in untried):
                 break
         unserved = any(r.decodes and r not in self.takes for r in self.running)
-        self.limit = "budget" if limit == "none" and self.left() < 1 and (cut or untried or unserved) else limit
+        full = limit in ("none", "deferred") and self.left() < 1
+        self.limit = "budget" if full and (cut or untried or unserved) else limit
         if preempted:
             self.limit = "kv"
+
+    def decode_time_s(self, n: float, kv: float) -> float:
+        none = dict.fromkeys(("prefill_tokens", "prefill_pairs", "prefill_requests"), 0)
+        return self.duration_s({"decode_requests": n, "decode_kv_tokens": kv, **none}, ([1.0], [1.0]), 0)
 
     def duration_s(self, sums: dict, factors: tuple, k: int) -> float:
         mixed = sums["prefill_tokens"] > 0
@@ -343,6 +336,7 @@ class Reference:
             if r.emitted >= r.output:
                 self.running.remove(r)
                 self.end(r, "finished")
+                self.outlook.end(r.output, r.kind)
         facts = {"end_s": self.now_s, "step_time_s": y, "token_budget": self.token_budget, "binding": self.limit}
         queues = {"running": len(self.running), "waiting": len(self.waiting), "free_blocks": self.free_blocks()}
         self.steps.append({**facts, **sums, **queues})

@@ -194,7 +194,9 @@ def test_sglang_averages_are_refused_as_requests_and_read_as_a_curve(tmp_path: P
     assert curve["tpot_from"].to_list() == ["mean_tpot", "median_times"]
     trace = read_trace(file)
     assert trace.reader == "client_aggregates"
-    assert TRACE_READERS["client_aggregates"].read(Opened(str(file))).missing == ("prefill_tokens", "prefill_pairs", "prefill_requests")
+    lacks = ("decode_kv_tokens", "prefill_tokens", "prefill_pairs", "prefill_requests")
+    assert TRACE_READERS["client_aggregates"].read(Opened(str(file))).missing == lacks
+    assert any("decode_kv_tokens is estimated" in said for said in trace.warnings)
     assert trace.frame["decode_kv_tokens"].to_list() == pytest.approx([4.0 * (64 + 50), 4.2 * (64 + 50)])
     lacking = written(tmp_path, {**SGLANG, **MEANS, "duration": None}, name="g")
     assert "column duration" in refused(aggregates, lacking)

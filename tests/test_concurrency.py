@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.identification.fit import fit
 from headway.identification.readers import TraceError, read_trace
 from headway.identification.structures.concurrency import fit_concurrency, leave_one_out
 
@@ -95,7 +97,7 @@ def test_the_table_s_rows_are_points_of_curves(tmp_path: Path) -> None:
     first = trace.frame.filter((pl.col("isl") == 1024) & (pl.col("decode_requests") == 8.0))
     assert first["decode_kv_tokens"][0] == 8 * (1024 + 256)
     assert first["step_time_s"][0] == pytest.approx(0.018)
-    assert dict(trace.aside) == {"scaled_copy": 1, "not_a_step": 1}
+    assert dict(trace.aside) == {"scaled_copy": 1, "incomplete": 1}
     assert any("estimated as concurrency * (isl + osl / 2)" in w for w in trace.warnings)
     pl.DataFrame([_row("silent", None)]).write_csv(file)
     with pytest.raises(TraceError, match="at least one row that says silicon_concurrency"):
@@ -115,7 +117,7 @@ def test_the_root_halves_the_error_of_a_straight_line_on_measured_curves(
     shared_data: Path, points: int, curves: int, everywhere: float, between: float
 ) -> None:
     trace = read_trace(shared_data / "steps/silicon_tpot/silicon_sample_h100_h200.csv")
-    assert dict(trace.aside) == {"scaled_copy": 222, "not_a_step": 15}
+    assert dict(trace.aside) == {"scaled_copy": 222, "incomplete": 15}
     errors: dict[str, list[tuple[float, float]]] = {"sqrt": [], "linear": []}
     for _, curve in trace.frame.filter(pl.col("curve_points") >= points).group_by("source", maintain_order=True):
         count, time_s = curve["decode_requests"].to_numpy(), curve["step_time_s"].to_numpy()
@@ -129,3 +131,77 @@ def test_the_root_halves_the_error_of_a_straight_line_on_measured_curves(
     assert root[0] <= everywhere
     assert root[1] <= between
     assert np.all(root <= 0.55 * line)
+
+
+def _curves(folder: Path, *floors_ms: float) -> Path:
+    """A table of curves of 6 points each, one a deployment."""
+    counts = (1, 4, 16, 64, 128, 256)
+    rows = [
+        _row(f"{tp}-{c}", c, tpot=floor + 0.02 * c + 0.5 * c**0.5) | {"tp_size": float(2**tp)}
+        for tp, floor in enumerate(floors_ms)
+        for c in counts
+    ]
+    file = folder / "silicon.csv"
+    pl.DataFrame(rows).write_csv(file)
+    return file
+
+
+def test_a_table_of_many_curves_says_to_choose_one(tmp_path: Path) -> None:
+    trace = read_trace(_curves(tmp_path, 8.0, 16.0))
+    whole = fit(trace)
+    assert whole.plant.structure == "concurrency"
+    (said,) = [text for text in whole.about["warnings"] if "--where" in text]
+    assert said.startswith("the rows are 2 curves of time per token against concurrency (2 of 4 points or more)")
+    assert "fit one at a time, as with --where 'curve=1' (6 points)" in said
+    one = fit(trace, where={"curve": "1"})
+    assert one.plant.structure == "concurrency"
+    assert one.plant.step_time_s(trace.where({"curve": 1}).batch()) == pytest.approx(trace.where({"curve": 1}).step_time_s, rel=1e-6)
+    assert not any("--where" in text for text in one.about["warnings"])
+    assert one.margin == {"decode": None, "mixed": None}
+    assert any("6 of 6 rows average 512 steps" in text for text in one.about["warnings"])
+
+
+def test_averages_of_a_benchmark_are_fitted_against_concurrency(tmp_path: Path) -> None:
+    rows = [
+        {"backend": "sglang", "random_input_len": 64, "request_rate": r, "duration": 100.0, "completed": 100 * r,
+         "total_input_tokens": 6400 * r, "total_output_tokens": 10_000 * r, "mean_e2e_latency_ms": 1000.0 + 100 * r,
+         "median_ttft_ms": 78.0, "mean_tpot_ms": 10.0 + r} for r in (1, 2, 4, 8, 16)
+    ]  # fmt: skip
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plant = fit(read_trace(tmp_path / "a.jsonl"))
+    assert plant.plant.structure == "concurrency"
+    assert not any("--where" in text for text in plant.about["warnings"])
+    assert any("5 of 5 rows average" in text for text in plant.about["warnings"])
+    both = fit(read_trace([tmp_path / "a.jsonl", tmp_path / "b.jsonl"]))
+    assert any("as with --where 'source=a.jsonl' (5 points)" in text for text in both.about["warnings"])
+
+
+def test_a_table_of_several_deployments_says_to_choose_one(tmp_path: Path) -> None:
+    rows = [
+        {"model": "llm", "hardware": card, "prompt_size": p, "batch_size": b, "token_size": 100, "prompt_time": scale * (20 + 0.1 * p * b),
+         "token_time": scale * (10 + 0.37 * b + 1e-4 * p * b), "tensor_parallel": 2} for card, scale in (("card", 1.0), ("other", 0.7))
+        for p in (128, 256, 512, 1024) for b in (1, 2, 4, 8)
+    ]  # fmt: skip
+    drawn = np.random.default_rng(0).uniform(0.99, 1.01, len(rows))
+    rows = [row | {"token_time": row["token_time"] * d} for row, d in zip(rows, drawn, strict=True)]
+    pl.DataFrame([row | {"e2e_time": row["prompt_time"] + 99 * row["token_time"]} for row in rows]).write_csv(tmp_path / "perf.csv")
+    trace = read_trace(tmp_path / "perf.csv")
+    (said,) = [text for text in fit(trace).about["warnings"] if "--where" in text]
+    assert said.startswith("the rows mix several of hardware (card, other): one law over all of them is not trustworthy")
+    assert said.endswith("as with --where 'hardware=card'")
+    one = fit(trace, where={"hardware": "card"})
+    assert not any("mix several" in text for text in one.about["warnings"])
+    assert one.margin == {"decode": None, "mixed": None}
+    assert any("no row is the step after another" in text for text in one.about["warnings"])
+    assert not any("step before" in text or "wanders" in text for text in one.about["warnings"])
+
+
+def test_the_measured_table_is_said_to_be_of_many_curves(shared_data: Path) -> None:
+    trace = read_trace(shared_data / "steps/silicon_tpot/silicon_sample_h100_h200.csv")
+    plant = fit(trace)
+    assert plant.plant.structure == "concurrency"
+    assert plant.about["warnings"][0].startswith("the rows are 500 curves of time per token against concurrency (239 of 4 points or more)")
+    one = fit(trace, where={"curve": 98})
+    error = np.abs(one.plant.step_time_s(trace.where({"curve": 98}).batch()) / trace.where({"curve": 98}).step_time_s - 1)
+    assert np.median(error) < 0.03

@@ -71,7 +71,7 @@ def test_white_residuals_pass_and_correlated_ones_do_not() -> None:
     assert 0.6 < found["decode"]["lag1"] < 0.85
     assert len(said) == 1
     assert said[0].startswith("decode: a step's residual resembles")
-    assert f"blocks (here of {found['decode']['block']} steps)" in said[0]
+    assert f"blocks of {found['decode']['block']} steps)" in said[0]
 
 
 def test_jitter_of_the_stamps_is_told_from_a_slow_residual() -> None:

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from headway.report.headline import verdict
 from headway.report.sections import SECTIONS, opening
 from headway.report.sentences import capacity_rps, share_above, thinning_sentence
 from headway.report.theme import DARK, LIGHT, faint, swaps
+from tests.small_plant import IDENTIFIED, Read
 from tests.small_run import controller_json, validation_json, write_run
 
 GOLDEN = Path(__file__).parent / "data" / "report" / "text.txt"
@@ -40,52 +40,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(run: Path) -> Findings:
-    return dataclasses.replace(collect(run), run=Path("runs/demo"))
+    known = collect(run)
+    return dataclasses.replace(known, run=Path("runs/demo"), plant={**known.plant, **copy.deepcopy(IDENTIFIED)})
 
 
 @pytest.fixture(scope="module")
 def html(found: Findings) -> str:
     return page(found)
-
-
-class Read(HTMLParser):
-    """What a browser would see: elements, attributes, text outside scripts and styles, and the scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.lines: list[str] = []
-        self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.inside: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag in ("script", "style"):
-            self.inside.append(tag)
-        if tag == "script":
-            self.scripts.append((dict(attrs), ""))
-        if tag in ("p", "h1", "h2", "h3", "li", "tr", "figcaption", "pre", "caption", "title"):
-            self.lines.append("")
-        if tag in ("td", "th") and self.lines[-1]:
-            self.lines[-1] += " | "
-
-    def handle_endtag(self, tag: str) -> None:
-        if self.inside and tag == self.inside[-1]:
-            self.inside.pop()
-
-    def handle_data(self, data: str) -> None:
-        if self.inside == ["script"]:
-            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
-        elif not self.inside and data.strip():
-            self.lines[-1] += data.replace("\N{NO-BREAK SPACE}", " ")
-
-    def figures(self) -> list[dict[str, Any]]:
-        """Figures as plotly gets them."""
-        return [json.loads(text) for attrs, text in self.scripts if attrs.get("type") == "application/json" and "id" not in attrs]
 
 
 def test_every_word_of_the_report(html: str) -> None:
@@ -139,9 +100,13 @@ def test_what_a_user_wrote_stays_text(found: Findings) -> None:
     controller["targets"] = [{**controller["targets"][0], "name": name} for name in (HOSTILE, "b")]
     controller["tuning"]["warnings"] = validation["notes"] = [HOSTILE]
     validation["engine"] = validation["outcome"] = HOSTILE
+    plant = copy.deepcopy(found.plant)
+    plant["diagnostics"]["sentences"]["drift"] = plant["warnings"] = [HOSTILE]
+    plant["ladder"][0]["name"] = plant["binding"][0]["point"] = plant["binding"][0]["sentence"] = HOSTILE
     validation["controller"]["classes"] = {HOSTILE: {"attainment": 1.0}, "b": {"attainment": 0.5}}
     manifest["request"]["workload"] = manifest["versions"]["python"] = HOSTILE
-    hostile = page(dataclasses.replace(found, run=Path(f"runs/{HOSTILE}"), controller=controller, validation=validation, manifest=manifest))
+    parts = {"plant": plant, "controller": controller, "validation": validation, "manifest": manifest}
+    hostile = page(dataclasses.replace(found, run=Path(f"runs/{HOSTILE}"), **parts))
     tags = Read(hostile).tags
     assert "img" not in tags
     assert tags.count("script") == Read(plain).tags.count("script")
@@ -199,9 +164,8 @@ def places(value: Any, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [place for k, v in value.items() for place in ((*before, k), *(places(v, (*before, k)) if isinstance(v, dict) else ()))]
 
 
-PLACES = [
-    (name, place) for name, value in (("controller", controller_json()), ("validation", validation_json())) for place in places(value)
-]
+WHOLE = (("plant", IDENTIFIED), ("controller", controller_json()), ("validation", validation_json()))
+PLACES = [(name, place) for name, value in WHOLE for place in places(value)]
 
 
 @settings(max_examples=25)

@@ -27,7 +27,7 @@ LONG_S = 1000.0
 EVEN = RegimePlant((0.01, 0.0, 0.0, 0.0, 0.0, 0.0), (0.01, 0.0, 0.0, 0.0, 0.0, 0.0))
 """Every step takes 10 ms."""
 
-BINDING = ("none", "kv", "running", "budget")
+BINDING = ("none", "kv", "running", "budget", "deferred")
 
 
 def run(problem: Problem, cut_s: float = LONG_S) -> Outcome:

@@ -54,8 +54,8 @@ def test_epsilon_from_outside_takes_the_place_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ttft=1s,tpot=25ms", "target 'ttft=1s,tpot=25ms': unknown name 'tpot'; known: ttft, itl, transport, epsilon"),
-        ("tfft=1s", "target 'tfft=1s': unknown name 'tfft'; did you mean ttft? known: ttft, itl, transport, epsilon"),
+        ("ttft=1s,tpot=25ms", "target 'ttft=1s,tpot=25ms': unknown name 'tpot'; known: ttft, itl, transport, epsilon, level"),
+        ("tfft=1s", "target 'tfft=1s': unknown name 'tfft'; did you mean ttft? known: ttft, itl, transport, epsilon, level"),
         ("ttft=1,itl=25ms", "target 'ttft=1,itl=25ms': a duration needs a unit, got '1'; write 1ms or 1s"),
         ("ttft=1s", "target 'ttft=1s': itl is missing; write for example ttft=1s,itl=25ms,transport=2ms"),
         ("fast", "target 'fast': expected name=value, found 'fast'; write ttft=1s,itl=25ms,transport=2ms, or name a TOML file"),
@@ -90,8 +90,8 @@ def test_transport_must_leave_something(tmp_path: Path) -> None:
         (CHAT.replace("share = 0.7\n", "") + BATCH, "expected in class 1 (chat) a line share = ..."),
         (CHAT.replace('"1s"', "1") + BATCH, 'expected in class 1 (chat) ttft with its unit and in quotes, such as "25ms", found 1'),
         (
-            CHAT + BATCH.replace('"token"', '"request"'),
-            "expected in class 2 (batch) a level that this version knows: token, found 'request'",
+            CHAT + BATCH.replace('"token"', '"step"'),
+            "expected in class 2 (batch) a level that this version knows: token, request, p99_itl, found 'step'",
         ),
         (
             CHAT + BATCH.replace("epsilon", "epsilom"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,39 @@ import pytest
 
 from headway.identification.readers import TRACE_READERS, TraceError, read_trace
 from headway.identification.rows import IDLE, judge, select, used_rows
-from headway.identification.trace import BLOCK_ROWS, COLUMNS, Trace
+from headway.identification.structures.lag import neighbours_of
+from headway.identification.trace import BLOCK_ROWS, CLOCKS, COLUMNS, READ_ASIDE, Trace
 
 DATA = Path(__file__).parent / "data" / "traces"
-FIXTURES = {"fpm_csv": "fpm.csv", "fpm_jsonl": "fpm.jsonl", "scheduler": "scheduler.csv", "steps": "steps.csv"}
+FIXTURES = {
+    "fpm_csv": "fpm.csv",
+    "fpm_jsonl": "fpm.jsonl",
+    "fpm_trace": "fpm_trace.jsonl",
+    "fpm_msgpack": "fpm.msgpack",
+    "vllm_stats": "vllm_stats.jsonl",
+    "trtllm_stats": "trtllm_stats.jsonl",
+    "bench_forward": "bench_forward.json",
+    "scheduler": "scheduler.csv",
+    "llmservingsim": "llmservingsim/tp1/attention.csv",
+    "vidur": "vidur.csv",
+    "splitwise": "splitwise.csv",
+    "silicon": "silicon.csv",
+    "dynamo_decode": "dynamo_decode.csv",
+    "dynamo_prefill": "dynamo_prefill.csv",
+    "client_stamps": "client_stamps.json",
+    "client_aggregates": "client_aggregates.jsonl",
+    "steps": "steps.csv",
+    "vllm_iterations": "vllm_iterations.log",
+    "trtllm_iterations": "trtllm_iterations.log",
+    "sglang": "sglang.log",
+}
+"""A small file of each format, of our own making."""
+WITH_SIBLINGS = {"llmservingsim": ("dense.csv", "per_sequence.csv", "../meta.yaml")}
+"""Formats of several files: what must lie beside the one that is given."""
+BINARY = {"fpm_msgpack": "MessagePack has no lines, and no byte order mark"}
+"""Formats that are no text, and why the rules for text do not hold for them."""
+ONE_DOCUMENT = dict.fromkeys(("client_stamps", "bench_forward"), "one JSON document: cut off anywhere, nothing of it can be read")
+"""Formats of which no row stands for itself."""
 STEPS = "step,step_time_s,decode_requests,decode_kv_tokens,prefill_tokens,prefill_pairs,prefill_requests\n"
 
 
@@ -22,6 +52,17 @@ def _written(tmp_path: Path, text: str | bytes, name: str = "t.txt") -> Path:
     file = tmp_path / name  # no format is told by a name
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return file
+
+
+def _copied(tmp_path: Path, format: str, change: Callable[[bytes], bytes] = bytes) -> Path:
+    """The small file of a format, changed, under a name that tells nothing; with all that belongs beside it."""
+    here = DATA / FIXTURES[format]
+    if format not in WITH_SIBLINGS:
+        return _written(tmp_path, change(here.read_bytes()))
+    (tmp_path / "tables" / here.parent.name).mkdir(parents=True, exist_ok=True)
+    for name in (here.name, *WITH_SIBLINGS[format]):
+        (tmp_path / "tables" / here.parent.name / name).write_bytes(change((here.parent / name).read_bytes()))
+    return tmp_path / "tables" / here.parent.name / here.name
 
 
 def _said(file: Path, format: str = "auto") -> str:
@@ -33,9 +74,14 @@ def _said(file: Path, format: str = "auto") -> str:
     return text.replace(str(file), file.name)
 
 
-@pytest.mark.parametrize("format", TRACE_READERS)
+def test_every_format_has_a_small_file() -> None:
+    assert set(FIXTURES) == set(TRACE_READERS)
+    assert {*WITH_SIBLINGS, *BINARY, *ONE_DOCUMENT} < set(FIXTURES)
+
+
+@pytest.mark.parametrize("format", FIXTURES)
 def test_a_format_is_told_by_what_it_holds(format: str, tmp_path: Path) -> None:
-    file = _written(tmp_path, (DATA / FIXTURES[format]).read_bytes())
+    file = _copied(tmp_path, format)
     found, told = read_trace(file), read_trace(file, format)
     assert found.reader == format
     assert found.frame.equals(told.frame)
@@ -45,14 +91,43 @@ def test_a_format_is_told_by_what_it_holds(format: str, tmp_path: Path) -> None:
     assert len(found.sources[0].sha256) == 64
 
 
-@pytest.mark.parametrize("format", TRACE_READERS)
+@pytest.mark.parametrize("format", FIXTURES)
+def test_what_a_format_lacks_is_named(format: str, tmp_path: Path) -> None:
+    trace = read_trace(_copied(tmp_path, format))
+    assert set(trace.missing) < set(COLUMNS) - {"step", "source", "step_time_s"}
+    assert set(trace.aside) <= set(READ_ASIDE)
+    for name in trace.missing:
+        estimated = any(f"{name} is estimated" in said for said in trace.warnings)
+        assert estimated or (trace.frame[name] == 0).all()
+    assert trace.clock in CLOCKS
+
+
+def test_only_curves_of_concurrency_lack_both_the_cache_and_the_prompts(tmp_path: Path) -> None:
+    both = {"decode_kv_tokens", "prefill_tokens"}
+    assert {f for f in FIXTURES if both <= set(read_trace(_copied(tmp_path, f)).missing)} == {"silicon", "client_aggregates"}
+
+
+def test_no_row_of_a_table_is_taken_for_the_step_after_another(tmp_path: Path) -> None:
+    tables = {f for f in FIXTURES if not neighbours_of(read_trace(_copied(tmp_path, f))).before.any()}
+    assert tables == {"llmservingsim", "vidur", "splitwise", "silicon", "dynamo_decode", "dynamo_prefill", "client_aggregates"}
+
+
+@pytest.mark.parametrize("format", [f for f in FIXTURES if f not in BINARY])
 @pytest.mark.parametrize("ends", ["\r\n", "\n\n", "no final newline", "byte order mark"])
 def test_how_lines_end_and_files_begin_changes_nothing(format: str, ends: str, tmp_path: Path) -> None:
-    text = (DATA / FIXTURES[format]).read_text().rstrip("\n")
-    changed = {"no final newline": text, "byte order mark": "\ufeff" + text}.get(ends, text.replace("\n", ends) + ends)
-    plain, same = read_trace(_written(tmp_path, text + "\n")), read_trace(_written(tmp_path, changed))
+    def changed(data: bytes) -> bytes:
+        text = data.decode().rstrip("\n")
+        return {"no final newline": text, "byte order mark": "\ufeff" + text}.get(ends, text.replace("\n", ends) + ends).encode()
+
+    plain, same = read_trace(_copied(tmp_path, format)), read_trace(_copied(tmp_path, format, changed))
     assert plain.frame.equals(same.frame)
-    assert same.aside == {}
+    assert same.aside == plain.aside
+    assert same.warnings == plain.warnings
+
+
+def test_the_metrics_are_the_same_in_text_and_in_messagepack(tmp_path: Path) -> None:
+    text, packed = (read_trace(_copied(tmp_path, format)) for format in ("fpm_trace", "fpm_msgpack"))
+    assert text.frame.equals(packed.frame)
 
 
 def test_metrics_are_put_in_order_of_step_within_each_stream() -> None:
@@ -95,19 +170,23 @@ def test_case_e15_idle_heartbeats_are_counted_and_empty_ids_kept() -> None:
 def test_steps_of_several_workers_under_an_empty_id_are_said(tmp_path: Path) -> None:
     text = (DATA / "fpm.jsonl").read_text().replace('"worker_id": "w0"', '"worker_id": ""')
     trace = read_trace(_written(tmp_path, text))
-    assert trace.warnings == ("1 step numbers come more than once in stream t.txt:unknown/0 (first: 1); it may mix several workers",)
+    assert trace.warnings == ("1 step number comes more than once in stream t.txt:unknown/0 (first: 1); it may mix several workers",)
     assert len(trace) == 4
 
 
-@pytest.mark.parametrize("format", ["fpm_csv", "fpm_jsonl", "scheduler", "steps"])
+@pytest.mark.parametrize("format", [f for f in FIXTURES if f not in BINARY and f not in ONE_DOCUMENT])
 def test_a_last_line_that_was_cut_off_is_set_aside_and_said(format: str, tmp_path: Path) -> None:
-    text = (DATA / FIXTURES[format]).read_text().rstrip("\n")
-    whole, cut = read_trace(_written(tmp_path, text)), read_trace(_written(tmp_path, text[: text.rindex(",") - 1]))
-    assert len(cut) == len(whole) - 1
-    assert cut.warnings[-1] == "1 row cut off at the end of a file, set aside as unreadable"
-    rows = used_rows(judge(cut), select(cut, "all", None), cut.aside)
-    assert rows["read"] == len(whole)
-    assert rows["set_aside"]["unreadable"] == 1
+    whole = read_trace(_copied(tmp_path, format))
+    file = tmp_path / whole.files[0]
+    text = file.read_text().rstrip("\n")
+    file.write_text(text[: text.rindex(",") - 1])
+    cut = read_trace(file)
+    steps_a_row = 2 if format == "splitwise" else 1
+    assert len(cut) == len(whole) - steps_a_row
+    assert "1 row cut off at the end of a file, set aside as unreadable" in cut.warnings
+    before, after = (used_rows(judge(t), select(t, "all", None), t.aside) for t in (whole, cut))
+    assert after["read"] == before["read"] - steps_a_row + 1
+    assert after["set_aside"]["unreadable"] == 1
 
 
 def test_a_broken_line_elsewhere_is_an_error(tmp_path: Path) -> None:
@@ -179,15 +258,38 @@ GOLDEN = {
         "t.txt: row 1: expected 7 cells, as in the header of Headway's step table, found 9"),
     "an empty file": (" \n", "t.txt: expected a trace of engine steps, found an empty file"),
     "an unknown table": ("a,b\n1,2\n",
-        "t.txt: expected a trace of engine steps, tried fpm_csv: a table of forward pass metrics; fpm_jsonl: forward pass metrics, "
-        "one JSON object a line; scheduler: a scheduler trace; steps: Headway's step table, found 'a,b'"),
+        "t.txt: expected a trace of engine steps; a file that begins with 'a,b' is of no format known here: give the engine's log or "
+        "table, or write a row a step into a CSV with step, step_time_s, decode_requests, decode_kv_tokens, prefill_tokens, prefill_pairs, "
+        "prefill_requests; tried " + ", ".join(f"{name} ({reader.says})" for name, reader in TRACE_READERS.items())),
     "a workload": ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
         "t.txt: expected a trace of engine steps; this looks like a workload: requests, not steps; give it as the workload"),
     "an engine's log": ("INFO 01-20 10:00:00 metrics.py:345] Avg prompt throughput: 12.0 tokens/s\n",
-        "t.txt: expected a trace of engine steps; this looks like a vLLM log, which averages over many steps; "
-        "record its forward pass metrics"),
+        "t.txt: expected a trace of engine steps; this looks like vLLM's stats lines; a stats line every 10 s is no step trace: it lacks the "
+        "batch and the duration of each step; start vLLM with --enable-logging-iteration-details, or record its forward pass metrics"),
     "another engine's log": ("[2025-02-27 04:46:39 TP0] Decode batch. #running-req: 8\n",
-        "t.txt: expected a trace of engine steps; this looks like an SGLang log, which averages over many steps and is not supported yet"),
+        "t.txt: expected a step in SGLang's decode and prefill lines; of 1 line none can be timed (1 without a duration: time stamps resolve "
+        "a second): only a decode line right after another decode line is free of prefills and idle time; record forward pass metrics, or "
+        "a longer log of steady decoding"),
+    "an engine's configuration": ('{"scheduler_config.max_num_seqs": 128}\n',
+        "t.txt: expected a trace of engine steps; this looks like an engine's configuration, which holds no steps; give the trace that lies "
+        "beside it: the limits are read from there"),
+    "a plant": ('{"schema": "headway/plant/1"}\n',
+        "t.txt: expected a trace of engine steps; this looks like a plant that is fitted already, and no trace: headway score and headway "
+        "tune take it"),
+    "a time series": ("t,prompt_throughput,gen_throughput,running\n1.0,9,1,2\n",
+        "t.txt: expected a trace of engine steps; this looks like a time series of a server's throughput, which averages over many steps: it "
+        "lacks the batch and the duration of each step; give the kernel tables beside it (the folder of attention.csv), which are held "
+        "against it"),
+    "one part of a step": ("layer,tokens,time_us\nlayernorm,1,2\n",
+        "t.txt: expected LLMServingSim's attention.csv of this folder, or the folder; this table holds one part of a step and is read "
+        "with it"),
+    "collectives": (",time_stats.all_reduce.median,size,collective\n0,2,2048,all_reduce\n",
+        "t.txt: expected a trace of engine steps; this is a table of collectives by size (Vidur's), one part of a step; give mlp.csv"),
+    "a period that is no number": (STEPS.replace("\n", ",period_s\n") + "1,0.01,1,300,0,0,0,0.02\n2,0.01,1,301,0,0,0,soon\n",
+        "t.txt: row 2, column period_s: expected a number, or nothing where it is not known, found 'soon'"),
+    "no duration": (STEPS.replace("step_time_s,", "") + "1,1,300,0,0,0\n",
+        "t.txt: column step_time_s: expected this column in Headway's step table, "
+        "found 'step, decode_requests, decode_kv_tokens, prefill_tokens, prefill_pairs, prefill_requests'"),
     "a missing key": ('{"wall_time": 0.1, "counter_id": 1, "scheduled": {"num_prefill_requests": 1}}\n',
         "t.txt: row 1, column scheduled.sum_prefill_tokens: expected this key in forward pass metrics, one JSON object a line"),
     "a key of another type": ('{"wall_time": "slow", "counter_id": 1, "scheduled": {}}\n',
@@ -204,7 +306,7 @@ def test_errors_name_file_row_column_and_what_was_expected(case: str, tmp_path: 
 def test_errors_of_files_that_cannot_be_opened(tmp_path: Path) -> None:
     assert _said(tmp_path / "gone.csv") == "gone.csv: expected a file, but there is none of this name"
     assert _said(tmp_path).endswith(": expected a file, not a folder")
-    with pytest.raises(ValueError, match="unknown trace format 'csv'; this version reads auto, fpm_csv, fpm_jsonl, scheduler, steps"):
+    with pytest.raises(ValueError, match=f"unknown trace format 'csv'; this version reads auto, {', '.join(TRACE_READERS)}"):
         read_trace(DATA / "steps.csv", "csv")
     assert _said(DATA / "steps.csv", "fpm_csv").startswith("steps.csv: column counter_id: expected this column in a table of forward pass")
 

@@ -132,8 +132,18 @@ def test_the_record_of_a_stat_logger(tmp_path: Path) -> None:
     assert table.frame["kv_usage"].to_list() == [0.25] * 4
     assert table.missing == ("decode_kv_tokens", "prefill_pairs")
     assert aside_of(table) == {"not_a_step": 1, "dummy": 1, "unreadable": 1}
+    assert table.clock == "device"
+    assert any("only 2 periods of consecutive steps are recorded" in said for said in table.warnings)
+
+
+def test_case_e10_a_stat_logger_s_steps_are_fitted_from_start_to_start(tmp_path: Path) -> None:
     busy = "".join(_logged(k, 10.0 + 0.010 * k) for k in range(30))
-    assert any("elapsed_ms leaves out 50.0% of the period" in said for said in table_of(tmp_path, busy, "vllm_stats").warnings)
+    table = table_of(tmp_path, busy, "vllm_stats")
+    assert table.clock == "wall"
+    assert table.frame["step_time_s"].to_list() == pytest.approx([0.010] * 29)
+    assert table.frame["device_time_s"].to_list() == pytest.approx([0.005] * 29)
+    assert aside_of(table) == {"incomplete": 1}  # the last one, whose period nobody knows
+    assert table.warnings[0].startswith("the host takes 5.00 ms (5.00 to 5.00) between steps, 50.0% of the period")
 
 
 def test_a_stat_logger_without_iteration_details_says_what_to_start(tmp_path: Path) -> None:

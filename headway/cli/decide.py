@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.analysed import analyse_lines
 from headway.cli.app import NOT_MET, app
 from headway.cli.options import (
     Block,
@@ -32,7 +33,7 @@ from headway.cli.options import (
     rows_given,
 )
 from headway.cli.terminal import progress_bar, show
-from headway.cli.words import analyse_lines, simulate_lines, tune_lines, validate_lines
+from headway.cli.words import simulate_lines, tune_lines, validate_lines
 
 
 @app.command()
@@ -111,17 +112,29 @@ def tune(
 
 
 @app.command()
-def analyse(controller: Controller, plant: Plant, json: Json = False) -> None:
-    """Stability margins of the loop over the plant's operating points.
+def analyse(
+    controller: Controller,
+    plant: Plant,
+    delay: Annotated[
+        list[int] | None,
+        typer.Option("--delay", min=1, help="Steps from a command to its measurement; may be given more than once. [default: 1 and 2]"),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 if the law is refused.")] = False,
+    json: Json = False,
+) -> None:
+    """Stability margins and limit cycles of the loop over the plant's operating points, and the certificate.
 
-    Example: headway analyse controller.json plant.json
+    Example: headway analyse controller.json plant.json --delay 2
     """
     from headway.experiments.analysis import analyse as analysis
+    from headway.experiments.certificate import REFUSED
     from headway.loads import read_controller, read_plant
 
     record, identified = read_controller(controller), read_plant(plant)
-    data = analysis(record.candidate, identified, record.targets, record.limits).to_json()
+    data = analysis(record.candidate, identified, record.targets, record.limits, delay=tuple(sorted(set(delay or (1, 2))))).to_json()
     show(data, analyse_lines(data), as_json=json)
+    if check and data["verdict"] == REFUSED:
+        raise typer.Exit(NOT_MET)
 
 
 @app.command()

@@ -23,7 +23,8 @@ Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Share that may b
 Workload = Annotated[str, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")]
 OtherWorkload = Annotated[str | None, typer.Option("--workload", help="Another workload than the controller was tuned for.")]
 TargetText = Annotated[
-    str, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms,transport=2ms, or a TOML file of classes.")
+    str,
+    typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms,transport=2ms,level=request, or a TOML file of classes."),
 ]
 OtherTarget = Annotated[str | None, typer.Option("--target", help="Another target than the controller was tuned for.")]
 Requests = Annotated[int | None, typer.Option("--requests", min=20, help="Requests per run. [default: about 120 s of arrivals]")]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from headway.cli.fitted import binding_lines, coefficient_lines, ends_text, structure_lines
 from headway.cli.terminal import ms, percent, table, warning_lines
+from headway.notes import ordered
 
 
 def rows_line(rows: dict[str, Any]) -> str:
@@ -31,19 +32,17 @@ def score_lines(score: dict[str, Any], title: str) -> list[str]:
     Returns:
         Lines.
     """
-    cover = score["coverage90"]
     lines = [
-        f"{title:10} {score['steps']:,} steps, {score['steps_mixed']:,} of them with prefill",
-        f"error      mean {percent(score['mape'])}   median {percent(score['median_ape'])}   one in ten above {percent(score['p90_ape'])}   "
-        f"max {percent(score['max_ape'], 0)}",
-        f"           decode {percent(score['mape_decode'])}   mixed {percent(score['mape_mixed'])}",
+        f"{title:10} error {percent(score['mape'])} on {score['steps']:,} steps (decode {percent(score['mape_decode'])}, mixed "
+        f"{percent(score['mape_mixed'])} on {score['steps_mixed']:,}); median {percent(score['median_ape'])}, one in ten above "
+        f"{percent(score['p90_ape'])}, max {percent(score['max_ape'], 0)}"
     ]
+    held = []
     for regime in ("decode", "mixed"):
-        value, ci = cover[regime]["value"], cover[regime]["ci95"]
+        value, ends = score["coverage90"][regime]["value"], score["coverage90"][regime]["ci95"]
         if value is not None:
-            span = f" [{percent(ci[0], 0)}, {percent(ci[1], 0)}]" if ci and ci[0] is not None else ""
-            lines.append(f"coverage   90 % band of {regime} steps holds {percent(value, 0)}{span}")
-    return lines
+            held.append(f"{percent(value, 0)}{ends_text(ends, 0)} of the {regime} steps")
+    return [*lines, *([f"coverage   the 90 % band holds {', '.join(held)}"] if held else [])]
 
 
 FINDINGS = 10
@@ -61,43 +60,14 @@ def fit_lines(data: dict[str, Any], out: str | None, *, every: bool = False) -> 
     Returns:
         Lines.
     """
-    rows = [("coefficient", "value", "95 % interval", "unit")]
-    for name, c in data["coefficients"].items():
-        ci = c["ci95"]
-        if c["value"] == 0 and ci is None and data["structure"] == "curved":
-            continue  # a term that does not act in this plant
-        rows.append((name, f"{c['value']:.4g}", f"[{ci[0]:.3g}, {ci[1]:.3g}]" if ci else "-", c["unit"]))
-    margin = data["margin"]
-    lines = [*structure_lines(data), *table(rows), rows_line(data["rows"])]
+    known = data.get("margin_ci95") or {}
+    margins = [f"{r} {percent(v)}{ends_text(known.get(r))}" for r, v in data["margin"].items()]
+    late = percent((data.get("training") or {}).get("epsilon", 0.01), 0)
+    lines = [*structure_lines(data), *coefficient_lines(data["coefficients"]), rows_line(data["rows"])]
     if data["heldout"]:
         lines += score_lines(data["heldout"], "held out")
-    lines.append(
-        "margin     " + "   ".join(f"{r} {_with_interval(margin[r], data.get('margin_ci95', {}).get(r))}" for r in ("decode", "mixed"))
-    )
-    lines += [f"{'binds' if i == 0 else '':10} {point['point']}: {point['sentence']}" for i, point in enumerate(data.get("binding") or [])]
-    lines.append(engine_line(data["engine"]))
+    lines += [f"margin     {', '.join(margins)}, for at most {late} of the steps late", *binding_lines(data), engine_line(data["engine"])]
     return [*lines, *note_lines(data["warnings"], 10**6 if every else FINDINGS, "with --all"), *([f"written    {out}"] if out else [])]
-
-
-def _with_interval(value: float | None, ends: list[float] | None) -> str:
-    return percent(value) + (f" [{percent(ends[0])}, {percent(ends[1])}]" if value is not None and ends else "")
-
-
-def structure_lines(data: dict[str, Any]) -> list[str]:
-    """The structure of a plant, and what each rung that was taken is worth on steps left out.
-
-    Args:
-        data: content of plant.json.
-
-    Returns:
-        Lines.
-    """
-    lines = [f"plant      {data['structure']}"]
-    for rung in data.get("ladder") or []:
-        if rung["taken"] and rung["after"] < rung["before"]:
-            change = f"{percent(rung['before'])} to {percent(rung['after'])}"
-            lines.append(f"           {rung['name']}: {rung['regime']} error {change} ({rung['errors']:.1f} standard errors)")
-    return lines
 
 
 def engine_line(engine: dict[str, Any]) -> str:
@@ -189,18 +159,6 @@ def found_text(check: dict[str, Any]) -> str:
     return f"{100 * value:+.1f} %" if signed else percent(value)
 
 
-GRAVE = (
-    "extrapolation",
-    "does better",
-    "not the best of its grid",
-    "may not ship",
-    "nothing",
-    "not trustworthy",
-    "times what the embedded",
-)
-"""Words of the notes that should be read first."""
-
-
 def note_lines(notes: list[str], most: int, where: str = "in the report") -> list[str]:
     """Notes as lines, those that can change a decision first.
 
@@ -212,8 +170,7 @@ def note_lines(notes: list[str], most: int, where: str = "in the report") -> lis
     Returns:
         Lines.
     """
-    notes = list(dict.fromkeys(notes))
-    notes.sort(key=lambda text: not any(word in text for word in GRAVE))
+    notes = ordered(notes)
     left = len(notes) - most
     return [*warning_lines(notes[:most]), *([f"note: {left} more {where}"] if left > 0 else [])]
 
@@ -327,36 +284,3 @@ def verdict_lines(data: dict[str, Any]) -> list[str]:
         "target     " + ("NOT reached: " + "; ".join(of_target) if of_target else "reached"),
         "prediction " + ("did NOT hold: " + "; ".join(others) if others else "held"),
     ]
-
-
-def analyse_lines(data: dict[str, Any]) -> list[str]:
-    """A loop analysis.
-
-    Args:
-        data: as `headway analyse --json`.
-
-    Returns:
-        Lines.
-    """
-    show = lambda x, unit: "-" if x is None else f"{x:.1f}{unit}"  # noqa: E731
-    heading = ("decode requests", "KV tokens", "prefill tokens", "gain margin", "phase margin", "delay margin")
-    rows = [heading, *(_point(p, show) for p in data["operating_points"])]
-    verdict = "certified" if data["certified"] else "refused"
-    worst = ", ".join(
-        f"{word} margin {show(data[name], unit)}"
-        for word, name, unit in (
-            ("gain", "gain_margin_db", " dB"),
-            ("phase", "phase_margin_deg", " deg"),
-            ("delay", "delay_margin_steps", " steps"),
-        )
-    )
-    return [
-        f"loop       {verdict}; worst: {worst}",
-        *(table(rows) if len(rows) > 1 else []),
-        *warning_lines([*data["reasons"], *data.get("notes", [])]),
-    ]
-
-
-def _point(p: dict[str, Any], show: Callable[[float | None, str], str]) -> tuple[str, ...]:
-    load = (f"{p['decode_requests']:,.0f}", f"{p['decode_kv_tokens']:,.0f}", f"{p['prefill_tokens']:,.0f}")
-    return (*load, show(p["gain_margin_db"], " dB"), show(p["phase_margin_deg"], " deg"), show(p["delay_margin_steps"], " steps"))

@@ -1,89 +1,62 @@
-"""A tuned controller inside an engine's process: this file and gains.json are all it needs. Standard library only.
+"""A tuned controller inside an engine's process: it and gains.json are all that is needed. Standard library only.
 
 Once per engine step, before the step is composed: `Runtime.update` takes the measurement of the step that ended and
 returns the token budget of the next. `slack_s`, `key` and `turn_away` answer for one prompt: how urgent it is, and
 whether to serve it at all.
-
-Run as a script, it replays recorded steps and compares: `python headway_runtime.py gains.json golden.csv`.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import math
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "headway/controller/1"
-INF = math.inf
+from headway.engines.runtime_gains import finite, initial_rate_tps, number, reading
+from headway.engines.runtime_guard import EMPTY, KINDS, MISSING, NEGATIVE, NUMBERS, POWERLESS, SUMS, Guard
+from headway.engines.runtime_laws import HOLDS, LAWS, MOVES, PREDICTS, held, resume, settled, start_state, target_s
+from headway.engines.runtime_plants import largest_prefill, read_plant
+from headway.engines.runtime_prompts import ORDERS, TRIAGES, Prompts
 
-BEHIND_S = 1e6
-"""Added to the key of a deferred request: behind every feasible one, among themselves still by key [s]."""
+SCHEMA = "headway/controller/1"
+INF, NAN = math.inf, math.nan
 
 RATE_GAIN, RATE_TOKENS = 0.02, 64.0
 """Of the running mean of the prefill rate: weight of one step, and the fewest prompt tokens that make a step count."""
 
-LAWS = {
-    "static": ("token_budget",),
-    "updown": ("margin", "up_tokens", "down", "initial_tokens", "most_tokens"),
-    "pi": ("margin", "kp", "ki", "kt", "slope_s_per_token", "initial_tokens", "most_tokens"),
-}
-"""Gains of each law, in the order in which its step reads them."""
-
-ORDERS, TRIAGES = ("fcfs", "edf", "slack"), ("none", "defer", "reject", "timeout")
-READINGS = ("step_time_s", "prefill_tokens", "decode_requests", "binding", "ready_requests")
+READINGS = (
+    "step_time_s",
+    "prefill_tokens",
+    "decode_requests",
+    "binding",
+    "ready_requests",
+    "decode_kv_tokens",
+    "prefill_pairs",
+    "prefill_requests",
+    "ready_kv_tokens",
+    "context_tokens",
+)
+"""What an engine reads, in the order in which `Runtime.update` takes it; the last five for laws that predict."""
 
 log = logging.getLogger("headway_runtime")
-
-
-def _static(_gains: tuple[float, ...], _state: list[float], _step_time_s: float, _bound: bool, _budget_s: float) -> None:
-    """A budget that never moves."""
-
-
-def _updown(gains: tuple[float, ...], state: list[float], step_time_s: float, bound: bool, budget_s: float) -> None:
-    """Some tokens more after a good step, a cut after a late one."""
-    margin, up, down, _, most = gains
-    u = state[0]
-    if step_time_s > budget_s:
-        u = max(u * down, 1.0)
-    elif bound and step_time_s < (1.0 - margin) * budget_s:
-        u = u + up
-    state[0] = min(u, most)
-
-
-def _pi(gains: tuple[float, ...], state: list[float], step_time_s: float, bound: bool, budget_s: float) -> None:
-    """PI with back-calculation; it integrates only while the budget binds or the step is above its setpoint."""
-    margin, kp, ki, kt, slope, _, most = gains
-    setpoint_s = (1.0 - margin) * budget_s
-    if bound or step_time_s > setpoint_s:
-        error = (setpoint_s - step_time_s) / slope
-        integral = state[0] + ki * error
-        wanted = integral + kp * error
-        u = min(max(wanted, 0.0), most)
-        state[0] = integral + kt * (u - wanted)
-        state[1] = u
-
-
-MOVES: dict[str, Callable[..., None]] = {"static": _static, "updown": _updown, "pi": _pi}
-"""What each law does to its state after a step with decodes. The last number of a state is the prefill budget, if it moves."""
 
 
 class Runtime:
     """A controller with its state: one per engine, called from one thread.
 
-    A reading that cannot be true (missing, NaN, infinite, negative, a step of no duration) changes nothing: the state
-    freezes, the last command is held and not raised (requests that decode get their one token each whatever happens),
-    `faults` counts it and the first in a row is logged. The next good reading goes on from there without a bump.
+    A reading that cannot be true, or cannot be of the one step that ended last, changes nothing: the state freezes, the
+    last command is held and not raised (requests that decode get their one token each whatever happens), `counts` has
+    it by kind and the first in a row is logged. The next good reading goes on from there without a bump.
+
+    A watchdog reverts to the fallback, the best static budget that tuning found, after many late steps in its window,
+    and gives the loop back to the law after a clean one; both are logged once.
 
     Args:
         data: content of gains.json or controller.json.
 
     Raises:
-        ValueError: another schema, an unknown law or policy, a missing or wrong value; the message names it.
+        ValueError: another schema, an unknown law, plant or policy, a missing or wrong value; the message names it.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -92,38 +65,58 @@ class Runtime:
             found = data.get("schema") if isinstance(data, dict) else type(data).__name__
             raise ValueError(f"expected schema {SCHEMA!r}, found {found!r}; is this the gains.json of `headway export`?")
         try:
-            self._read(data)
+            self._read_law(data)
+            self._read_policy(data)
+            self._initial_rate_tps = initial_rate_tps(data, self._plant, self.setpoint_s, self.max_tokens)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"gains lack or misstate {error}; write them anew with `headway export`") from None
+        certificate = data.get("certificate") or {}
+        if certificate.get("uncertified"):
+            log.warning("this controller was exported without a certificate: %s", certificate.get("reason"))
         self.reset()
 
-    def _read(self, data: dict[str, Any]) -> None:
+    def _read_law(self, data: dict[str, Any]) -> None:
         self.law, self.content = data["law"]["kind"], str(data["content_sha256"])
         if self.law not in LAWS:
             raise ValueError(f"unknown law {self.law!r}; this runtime knows {', '.join(LAWS)}")
-        self.gains = tuple(_number(data["law"]["gains"], name) for name in LAWS[self.law])
+        self.gains = tuple(number(data["law"]["gains"], name) for name in LAWS[self.law])
         if self.law == "pi" and self.gains[4] <= 0.0:
             raise ValueError(f"slope_s_per_token must be above 0, got {self.gains[4]:g}")
-        self._move = MOVES[self.law]
-        policy, engine = data["policy"], data["engine"]
-        self.order, self.triage = policy["order"], policy["triage"]
-        if self.order not in ORDERS or self.triage not in TRIAGES:
-            raise ValueError(f"unknown order {self.order!r} or triage {self.triage!r}; this runtime knows {ORDERS} and {TRIAGES}")
-        names = ("tolerance", "estimate", "timeout", "aging_rate")
-        self.tolerance, self.estimate, self.timeout, self.aging_rate = (_number(policy, name) for name in names)
-        self.max_tokens = _finite(engine["max_tokens"], "max_tokens", 1.0)
-        self.chunk_tokens = float(math.floor(_number(policy, "chunk_tokens")))
-        self.running_limit = min(math.floor(_number(policy, "running_limit")), int(_finite(engine["max_seqs"], "max_seqs", 1.0)))
-        self.extra_steps = engine["first_token"] == "next_step"
-        targets = data["targets"]
+        self.predicts, self._static = self.law in PREDICTS, self.law == "static"
+        self._move, holds = MOVES[self.law], self.law in HOLDS
+        self._most, self._quantum = self.gains[-2 if holds else -1], self.gains[-1] if holds else 1.0
+        self._plant = read_plant(data["plant"], number)
+        if self.predicts and self._plant is None:
+            raise ValueError(f"unknown plant structure {data['plant']['structure']!r}, which law {self.law!r} would predict with")
+        hull = data.get("hull") or {}
+        n, kv = (finite(hull.get(name, 0.0), name, 0.0) for name in ("decode_requests", "decode_kv_tokens"))
+        self._hull = max(n, 1.0), kv
+
+    def _read_policy(self, data: dict[str, Any]) -> None:
+        policy, engine, targets = data["policy"], data["engine"], data["targets"]
+        if policy["order"] not in ORDERS or policy["triage"] not in TRIAGES:
+            raise ValueError(f"unknown order {policy['order']!r} or triage {policy['triage']!r}; this runtime knows {ORDERS} and {TRIAGES}")
+        self.max_tokens, self._max_seqs = finite(engine["max_tokens"], "max_tokens", 1.0), finite(engine["max_seqs"], "max_seqs", 1.0)
+        self.running_limit = min(math.floor(number(policy, "running_limit")), int(self._max_seqs))
         self.classes = tuple(str(t["name"]) for t in targets)
-        transport_s = [_finite(t["transport_s"], "transport_s", 0.0) for t in targets]
-        self.first_token_s = tuple(_finite(t["ttft_s"], "ttft_s", 0.0) - x for t, x in zip(targets, transport_s, strict=True))
-        self.budget_s = min((_finite(t["itl_s"], "itl_s", 0.0) - x for t, x in zip(targets, transport_s, strict=True)), default=0.0)
+        transport_s = [finite(t["transport_s"], "transport_s", 0.0) for t in targets]
+        self.first_token_s = tuple(finite(t["ttft_s"], "ttft_s", 0.0) - x for t, x in zip(targets, transport_s, strict=True))
+        self.budget_s = min((finite(t["itl_s"], "itl_s", 0.0) - x for t, x in zip(targets, transport_s, strict=True)), default=0.0)
         if not self.budget_s > 0.0:
             raise ValueError("targets must leave a positive time for the step; write the gains anew with `headway export`")
-        self.setpoint_s = (1.0 - (0.0 if self.law == "static" else self.gains[0])) * self.budget_s
-        self._initial_rate_tps = _initial_rate_tps(data, self.setpoint_s, self.max_tokens)
+        margin = 0.0 if self.law in ("static", "balanced") else self.gains[0]
+        if self.law == "tracker":
+            margin = 1.0 - (1.0 - self.gains[3]) * math.exp(-self.gains[5])
+        self.setpoint_s = (1.0 - margin) * self.budget_s
+        self.chunk_tokens = float(math.floor(number(policy, "chunk_tokens")))
+        numbers = (number(policy, name) for name in ("tolerance", "estimate", "timeout", "aging_rate"))
+        limits = (self.chunk_tokens, self.max_tokens, self.setpoint_s, int(engine["first_token"] == "next_step"), self.first_token_s)
+        self.prompts = Prompts(policy["order"], policy["triage"], *numbers, *limits)
+        given = {name: {"value": value} for name, (value, _) in NUMBERS.items()} | data.get("guard", {})
+        numbers = {name: finite(given[name]["value"], name, 0.0) for name in NUMBERS}
+        finite(numbers["window_steps"], "window_steps", 1.0, 50.0)
+        finite(numbers["late_steps"], "late_steps", 1.0, numbers["window_steps"])
+        self.guard = Guard(numbers, self.max_tokens)
 
     @classmethod
     def from_json(cls, source: str | Path | dict[str, Any]) -> Runtime:
@@ -147,18 +140,43 @@ class Runtime:
 
     def reset(self) -> None:
         """Back to the state before the first step."""
-        if self.law == "static":
-            self.state = [0.0]
-        elif self.law == "updown":
-            self.state = [min(self.gains[-2:])]
-        else:
-            self.state = [min(self.gains[-2:])] * 2
-        self.rate_tps = self._initial_rate_tps
-        self.calls, self.faults, self.last_fault, self._faulty = 0, 0, "", False
-        self._ready: float | None = None
-        self._held = self.max_tokens
+        self.state, self.rate_tps = start_state(self.law, self.gains), self._initial_rate_tps
+        self.calls, self.last_fault, self._outages = 0, "", 0
+        # before any reading, a law that predicts can only assume the hardest step that its plant was fitted on
+        self._fitting = 0.0
+        self.guard.reset(self._prefill(list(self.state), 0.0, 0.0, *self._hull, 0.0))
 
-    def update(self, step_time_s: Any, prefill_tokens: Any, decode_requests: Any, binding: Any, ready_requests: Any) -> int:
+    @property
+    def faults(self) -> int:
+        """Bad readings so far, of all kinds."""
+        return sum(self.guard.counts[kind] for kind in KINDS)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Bad readings by kind, steps without authority, and how often the watchdog reverted to the fallback."""
+        return dict(self.guard.counts)
+
+    @property
+    def reverted(self) -> bool:
+        """Whether the fallback is in force in the law's place."""
+        return self.guard.reverted
+
+    def update(
+        self,
+        step_time_s: Any,
+        prefill_tokens: Any,
+        decode_requests: Any,
+        binding: Any,
+        ready_requests: Any,
+        decode_kv_tokens: Any = 0.0,
+        prefill_pairs: Any = 0.0,
+        prefill_requests: Any = 0.0,
+        ready_kv_tokens: Any = 0.0,
+        context_tokens: Any = 0.0,
+        *,
+        step_number: Any = None,
+        clock_s: Any = None,
+    ) -> int:
         """Token budget of the step to be composed, from the measurement of the one that ended. It never raises.
 
         Args:
@@ -167,6 +185,14 @@ class Runtime:
             decode_requests: requests that decoded in it.
             binding: whether its token budget was used up while prompt work was waiting.
             ready_requests: requests that want to decode in the step composed now.
+            decode_kv_tokens: cache tokens that the last step's decodes read; this and the next four only for a law that
+                predicts, which counts a fault without them [tokens].
+            prefill_pairs: attention work of its chunks, sum of p (context + p / 2) [tokens^2].
+            prefill_requests: requests with a chunk in it.
+            ready_kv_tokens: cache tokens that the requests that want to decode now would read [tokens].
+            context_tokens: of the prompt that goes on first, computed already [tokens].
+            step_number: of the step that ended, one more each step; tells readings that are missing or come twice.
+            clock_s: monotonic clock at its end; likewise [s].
 
         Returns:
             Most tokens in the step, the decoding requests' own included; within the engine's limit [tokens].
@@ -174,18 +200,37 @@ class Runtime:
         self.calls += 1
         try:
             y, p, n, b, ready = float(step_time_s), float(prefill_tokens), float(decode_requests), float(binding), float(ready_requests)
+            kv, pairs, r = float(decode_kv_tokens), float(prefill_pairs), float(prefill_requests)
+            ready_kv, context = float(ready_kv_tokens), float(context_tokens)
         except (TypeError, ValueError, OverflowError):
-            return self._hold(step_time_s, prefill_tokens, decode_requests, binding, ready_requests)
-        if not (0.0 < y < INF and 0.0 <= p < INF and 0.0 <= n < INF and 0.0 <= b < INF and 0.0 <= ready < INF):
-            return self._hold(step_time_s, prefill_tokens, decode_requests, binding, ready_requests)
-        if self._faulty:
-            self._faulty = False
-            log.info("readings are back; faults in all: %d", self.faults)
+            given = (step_time_s, prefill_tokens, decode_requests, binding, ready_requests, decode_kv_tokens, prefill_pairs)
+            y, p, n, b, ready, kv, pairs, r, ready_kv, context = map(reading, (*given, prefill_requests, ready_kv_tokens, context_tokens))
+        guard, predicted_s, kind = self.guard, NAN, 0
+        if y == guard.y or step_number is not None or clock_s is not None:
+            kind = guard.order(step_number, clock_s, y, kv, ready_kv)
+        guard.y, guard.kv, guard.ready_kv = y, kv, ready_kv
+        sound = 0.0 < y < INF and 0.0 <= p < INF and 0.0 <= n < INF and 0.0 <= b < INF and 0.0 <= ready < INF
+        known = 0.0 <= kv < INF and 0.0 <= pairs < INF and 0.0 <= r < INF and (n == 0.0 or kv > 0.0) and (p == 0.0 or pairs > 0.0 < r)
+        if sound and known and self._plant is not None and n + p > 0.0:
+            predicted_s = self._plant.step_time(n, kv, p, pairs, r)
+        if self.predicts and sound:
+            sound = known and 0.0 <= ready_kv < INF and 0.0 <= context < INF and (ready == 0.0 or ready_kv > 0.0)
+        if not sound:
+            kind = self._unsound(y, p, n, b, ready, kv, pairs, r, ready_kv, context)
+        kind = kind or guard.examine(y, p, n, predicted_s)
+        if kind:
+            return self._hold(
+                kind, y, p, n, ready, ready_kv, context, (step_time_s, prefill_tokens, decode_requests, binding, ready_requests)
+            )
+        if guard.bad:
+            guard.bad = 0
+            if self._outages & (self._outages - 1) == 0:
+                log.info("readings are back; faults in all: %d", self.faults)
+        guard.ready = ready
         self.observe(y, p)
-        if n > 0.0:
-            self._move(self.gains, self.state, y, b > 0.0, self.budget_s)
-        self._ready, self._held = ready, self._budget(ready)
-        return int(self._held)
+        if n > 0.0 and not self._static:
+            self._learn(y, p, b > 0.0, predicted_s)
+        return self._command(p, n, ready, ready_kv, context)
 
     def observe(self, step_time_s: float, prefill_tokens: float) -> None:
         """Keep the running mean of the prefill rate. `update` does it; for an engine that uses order and triage alone.
@@ -197,32 +242,89 @@ class Runtime:
         if prefill_tokens >= RATE_TOKENS:
             self.rate_tps += RATE_GAIN * (prefill_tokens / step_time_s - self.rate_tps)
 
-    def _budget(self, ready: float) -> float:
-        """The law's command from its state: the most there is where nobody decodes and no ITL has to be kept."""
-        if self.law == "static":
-            budget = self.gains[0]
-        else:
-            budget = self.gains[-1] if ready <= 0.0 else float(int(self.state[-1])) + ready
-        return min(float(math.floor(budget)), self.max_tokens)
+    def _learn(self, y: float, p: float, bound: bool, predicted_s: float) -> None:
+        """Watchdog and law, after a good reading of a step with decodes."""
+        guard = self.guard
+        late = y > self.budget_s
+        powerless = late and p == 0.0 and guard.prefill < 1.0
+        if powerless:
+            guard.counts[POWERLESS] += 1
+        elif bound and p > 0.0 and not late:
+            guard.safe = guard.prefill
+        before = guard.reverted
+        if guard.watch(late and p > 0.0):
+            resume(self.law, self.gains, self.state, guard.prefill)
+            log.info("a clean window: law %s is back", self.law)
+        elif guard.reverted and not before:
+            log.warning("%d late steps in a window of %d: reverted to the fallback", guard.late_steps, guard.window)
+        # what a plant is off by can be learned under any command; an error under another's command would wind up an integral
+        if self.predicts or not (guard.reverted or powerless):
+            self._move(self.gains, self.state, y, p, bound, self.budget_s, predicted_s)
 
-    def _hold(self, *readings: Any) -> int:
+    def _prefill(self, state: list[float], p: float, n: float, ready: float, ready_kv: float, context: float) -> float:
+        """The law's prefill budget from its state, which keeps the command that quanta are held to."""
+        if not self.predicts:
+            if self.law != "pi":
+                return state[0] // 1.0
+            state[2] = held(state[1], state[2], self._quantum, self._most)
+            return state[2]
+        plant = self._plant
+        assert plant is not None
+        at, seconds = plant.along(ready, ready_kv, context), target_s(self.law, self.gains, state, self.budget_s)
+        u = largest_prefill(at, seconds, self._most // 1.0, self._fitting, plant.slope_s_per_token)
+        self._fitting, limit = u, plant.limit_tokens
+        if self._quantum >= 2.0 or limit < INF:
+            u = settled(
+                u, at, (limit - ready) // 1.0 if limit < INF else INF, p > 0.0 and p + n > limit, state[-1], self._quantum, self._most
+            )
+        state[-1] = u
+        return u
+
+    def _command(self, p: float, n: float, ready: float, ready_kv: float, context: float) -> int:
+        """The law's command: the most there is where nobody decodes and no ITL has to be kept."""
+        guard = self.guard
+        if self._static:
+            return int(guard.command(self._most))
+        if ready > 0.0 or not self.predicts:
+            u = self._prefill(self.state, p, n, ready, ready_kv, context)
+            guard.prefill = guard.capped(u, ready) if guard.reverted else u
+        return int(guard.command(self._most if ready == 0.0 else guard.prefill + ready))
+
+    def _hold(
+        self, kind: int, y: float, p: float, n: float, ready: float, ready_kv: float, context: float, readings: tuple[Any, ...]
+    ) -> int:
         """The command without a measurement: from the frozen state, not above the last but for what decodes need."""
-        ready = _reading(readings[4])
-        missing = readings[0] is None or (isinstance(readings[0], float) and math.isnan(readings[0]))
-        if self.calls == 1 and ready is not None and missing:
-            self._ready, self._held = ready, self._budget(ready)
-            return int(self._held)
-        self.faults += 1
-        self.last_fault = ", ".join(f"{name}={value!r:.40}" for name, value in zip(READINGS, readings, strict=True))
-        if not self._faulty:
-            self._faulty = True
-            log.warning("bad reading, the last command is held: %s", self.last_fault)
-        ready = self._ready if ready is None else ready
-        if self.law == "static":
-            return int(self._budget(0.0))
-        if ready is None:
-            return int(min(self.state[-1], self.max_tokens))
-        return int(max(min(self._budget(ready), self._held), min(ready, self.max_tokens)))
+        guard = self.guard
+        seen = ready == 0.0 or (0.0 < ready_kv < INF and 0.0 <= context < INF)
+        if self.calls == 1 and y != y and 0.0 <= ready < INF and (seen or not self.predicts):
+            guard.ready = ready
+            return self._command(p, n, ready, ready_kv, context)
+        guard.counts[KINDS[kind - 1]] += 1
+        guard.bad += 1
+        values = ", ".join(f"{name}={value!r:.40}" for name, value in zip(READINGS, readings, strict=False))
+        self.last_fault = f"{KINDS[kind - 1]}: {values}"
+        if guard.bad == 1:
+            self._outages += 1
+            # a sensor that flickers must not fill the log of an engine: outages 1, 2, 4, 8, ... are said
+            if self._outages & (self._outages - 1) == 0:
+                log.warning("bad reading (outage %d), the last command is held: %s", self._outages, self.last_fault)
+        if self._static:
+            return int(guard.command(self._most))
+        u = INF
+        if 0.0 < ready < INF:  # nobody to decode may be an outage read as zero
+            guard.ready = min(ready, self._max_seqs)
+            if self.predicts and seen:
+                u = self._prefill(list(self.state), p, n, guard.ready, ready_kv, context)
+        return int(guard.hold(u, guard.ready))
+
+    def _unsound(self, *values: float) -> int:
+        """Code of what is wrong with a reading's values."""
+        values = values if self.predicts else values[:5]
+        if any(not -INF < value < INF for value in values):
+            return MISSING
+        if any(value < 0.0 for value in values):
+            return NEGATIVE
+        return EMPTY if values[0] == 0.0 else SUMS
 
     def slack_s(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0) -> float:
         """Time left at a prompt's TTFT deadline if it were served from now on without waiting.
@@ -236,11 +338,7 @@ class Runtime:
         Returns:
             Slack [s]; negative means late even if started now.
         """
-        carried = min(self.rate_tps * self.setpoint_s, self.max_tokens)
-        if self.chunk_tokens > 0.0:
-            carried = min(carried, self.chunk_tokens)
-        steps = math.ceil(tokens_left / max(carried, 1.0)) + self.extra_steps
-        return arrival_s + self.first_token_s[class_id] - now_s - self.estimate * steps * self.setpoint_s
+        return self.prompts.slack_s(self.rate_tps, tokens_left, arrival_s, now_s, class_id)
 
     def key(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0, *, started: bool = False) -> float:
         """Sort key of a prompt, least first; ties go by arrival. Compute it once per step and sort then.
@@ -255,19 +353,7 @@ class Runtime:
         Returns:
             Key [s].
         """
-        if started:
-            return arrival_s - BEHIND_S
-        if self.order == "fcfs":
-            return arrival_s
-        ttft_s = self.first_token_s[class_id]
-        key, slack = arrival_s + ttft_s, 0.0
-        if self.order == "slack" or self.triage == "defer":
-            slack = self.slack_s(tokens_left, arrival_s, now_s, class_id)
-        if self.order == "slack":
-            key = slack - self.aging_rate * (now_s - arrival_s)
-        if self.triage == "defer" and slack < -self.tolerance * ttft_s:
-            key += BEHIND_S
-        return key
+        return self.prompts.key(self.rate_tps, tokens_left, arrival_s, now_s, class_id, started)
 
     def turn_away(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0, *, started: bool = False) -> bool:
         """Whether a waiting request should be shed now, before it costs a token. Ask only before it is first admitted.
@@ -282,84 +368,4 @@ class Runtime:
         Returns:
             True to shed it.
         """
-        if started:
-            return False
-        ttft_s = self.first_token_s[class_id]
-        if self.triage == "reject":
-            return self.slack_s(tokens_left, arrival_s, now_s, class_id) < -self.tolerance * ttft_s
-        return self.triage == "timeout" and now_s - arrival_s > self.timeout * ttft_s
-
-
-def _finite(value: Any, name: str, low: float = -INF, high: float = INF) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not (math.isfinite(number) and low <= number <= high):
-        raise ValueError(f"{name} must be a number in [{low:g}, {high:g}], got {value!r}")
-    return number
-
-
-def _number(rows: dict[str, Any], name: str) -> float:
-    """A number by name, within the range that the file itself states for it."""
-    row = rows[name]
-    return _finite(row["value"], name, row.get("low", -INF), row.get("high", INF))
-
-
-def _reading(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if 0.0 <= number < math.inf else None
-
-
-def _initial_rate_tps(data: dict[str, Any], setpoint_s: float, max_tokens: float) -> float:
-    """Prompt tokens per second of the largest prefill-only step within the setpoint: assumed until one was measured."""
-    given = data.get("prefill_rate_tps")
-    if given is not None:
-        return _number(data, "prefill_rate_tps")
-    plant = data["plant"]
-    regime = {"affine": "all", "regimes": "mixed"}.get(plant["structure"])
-    if regime is None:
-        raise ValueError(f"unknown plant structure {plant['structure']!r}, and the gains state no prefill_rate_tps")
-    terms = ("floor", "per_prefill_token", "per_prefill_pair", "per_prefill_request")
-    floor, token, pair, request = (_number(plant["coefficients"], f"{regime}.{term}") for term in terms)
-    fits, fastest, span = 0.0, 0.0, math.log10(max_tokens) / 399.0
-    for k in range(400):
-        p = float(round(10.0 ** (span * k)))
-        took = floor + token * p + pair * (p * p / 2.0) + request
-        fastest = max(fastest, p / took) if took > 0.0 else fastest
-        if took <= setpoint_s:
-            fits = p
-    return fits / setpoint_s if fits else fastest
-
-
-def replay(runtime: Runtime, golden: Path) -> tuple[int, str]:
-    """Feed recorded steps to a controller in its initial state and compare.
-
-    Args:
-        runtime: reset first.
-        golden: golden.csv beside the gains.
-
-    Returns:
-        (rows that agree, the first disagreement in words or "").
-    """
-    runtime.reset()
-    agree = 0
-    with golden.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            budget = runtime.update(float.fromhex(row["step_time_s"]), *(float(row[name]) for name in READINGS[1:]))
-            states = [float.fromhex(row[f"state_{i}"]) for i in range(len(runtime.state))]
-            if budget != int(row["token_budget"]):
-                return agree, f"row {agree}: token budget {budget}, expected {row['token_budget']}"
-            if any(abs(a - b) > 1e-12 * max(1.0, abs(b)) for a, b in zip(runtime.state, states, strict=True)):
-                return agree, f"row {agree}: state {runtime.state}, expected {states}"
-            agree += 1
-    return agree, ""
-
-
-if __name__ == "__main__":
-    rows, fault = replay(Runtime.from_json(sys.argv[1]), Path(sys.argv[2]))
-    sys.stdout.write(f"{fault or f'{rows} rows agree'}\n")
-    sys.exit(1 if fault or not rows else 0)
+        return self.prompts.turn_away(self.rate_tps, tokens_left, arrival_s, now_s, class_id, started)

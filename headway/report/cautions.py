@@ -1,8 +1,9 @@
-"""What must not be overlooked: failed conditions, extrapolation, rows set aside, requests shed. Nothing here is ever hidden."""
+"""What must not be overlooked: failed conditions, extrapolation, rows set aside, requests shed. Nothing is left out."""
 
 from __future__ import annotations
 
 from headway.identification.rows import REASONS
+from headway.notes import DOUBTS, gravity, ordered
 from headway.report.data import Findings, dig
 from headway.report.figures import CONTENDERS
 from headway.report.sentences import capacity_rps
@@ -16,15 +17,15 @@ def cautions(found: Findings) -> list[tuple[bool, str]]:
         found: the run.
 
     Returns:
-        (whether it puts the result in question, sentence), the grave ones first.
+        (whether it puts the result in question, sentence), the grave ones first; notes that end alike are one.
     """
     grave = [*_of_verdict(found), *_of_tuning(found)]
     if found.refusal:
         grave.append(f"the controller may not be exported: {found.refusal}")
     notes = [*_of_rows(found), *_of_shedding(found)]
     for source, label in ((found.plant, "plant"), (dig(found.controller, "tuning"), "tuning")):
-        for text in filter(None, dig(source, "warnings") or []):
-            (grave if "extrapolation" in text else notes).append(f"{label}: {text}")
+        for text in ordered(list(filter(None, dig(source, "warnings") or []))):
+            (grave if gravity(text) <= DOUBTS else notes).append(f"{label}: {text}")
     notes += [f"validation: {text}" for text in dig(found.validation, "notes") or []]
     return [(True, text) for text in dict.fromkeys(grave)] + [(False, text) for text in dict.fromkeys(notes)]
 

@@ -12,6 +12,7 @@ import numpy as np
 from headway.experiments.run import RunFolder, read_json
 from headway.identification.readers import read_trace
 from headway.identification.rows import KEPT, judge, used_rows
+from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.trace import BLOCK_ROWS, Trace
 from headway.models.identified import IdentifiedPlant
 
@@ -81,7 +82,7 @@ class Steps:
     Args:
         place: number of each row in the trace, from 0, shape (k,).
         measured_s: durations, shape (k,) [s].
-        predicted_s: by the plant, shape (k,) [s].
+        predicted_s: by the plant, with what the record holds of neighbouring steps, shape (k,) [s].
         mixed: whether a step carried prefill, shape (k,), bool.
         rows: {"read", "used", "set_aside": {reason: n}} of the rows judged [rows].
         total: rows of the trace, judged or not.
@@ -218,9 +219,10 @@ def steps_of(trace: Trace, identified: IdentifiedPlant) -> Steps:
     some = dataclasses.replace(trace, frame=trace.frame[part]) if len(part) < len(trace) else trace
     reason = judge(some)
     kept = np.flatnonzero((reason == KEPT) & selected[part])
-    batch, predicted = some.batch(), identified.plant.step_time_s(some.batch())
+    batch, predicted = some.batch(), np.asarray(identified.plant.step_time_s(some.batch()), float)
+    predicted = predicted * Lag.from_json(identified.about.get("lag")).factor(predicted, neighbours_of(some))
     rows = used_rows(reason, selected[part], trace.aside)
-    return Steps(part[kept], some.step_time_s[kept], np.asarray(predicted, float)[kept], batch.prefill_tokens[kept] > 0, rows, len(trace))
+    return Steps(part[kept], some.step_time_s[kept], predicted[kept], batch.prefill_tokens[kept] > 0, rows, len(trace))
 
 
 def _blocks(n: int) -> np.ndarray:

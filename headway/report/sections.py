@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from headway.report.figures import (
     tail,
 )
 from headway.report.headline import about, cards, verdict
+from headway.report.identified import binding_table, coefficient_table, diagnostic_table, ladder_table
 from headway.report.sentences import (
     attainment_sentence,
     fit_sentence,
@@ -31,11 +32,14 @@ from headway.report.sentences import (
     order_sentence,
     ttft_sentence,
 )
-from headway.report.tables import coefficient_table, gain_table, provenance_table, settings_table, side_table
+from headway.report.tables import folded, gain_table, provenance_table, settings_table, side_table
 from headway.report.text import count, escape
 
 WINDOW = 400
 """Steps that the closed loop opens with."""
+
+NOTES = 6
+"""Warnings that are shown behind the grave ones before the others are folded."""
 
 FILES = {"trace": "trace.parquet", "tune": "controller.json", "validate": "validation.json"}
 
@@ -86,16 +90,23 @@ def opening(found: Findings) -> str:
         + "</div>"
         for c in cards(found)
     )
-    listed = "".join(f'<li class="{"grave" if grave else "note"}">{escape(text)}</li>' for grave, text in cautions(found))
-    warned = f'<ul class="cautions">{listed}</ul>' if listed else "<p>None.</p>"
+    listed = cautions(found)
+    shown = sum(grave for grave, _ in listed) + NOTES
+    warned = _cautions(listed[:shown]) if listed else "<p>None.</p>"
+    warned += folded(f"{len(listed) - shown} more", _cautions(listed[shown:])) if len(listed) > shown else ""
     served = f'<p class="about">{escape(about(found))}</p>' if about(found) else ""
     said = f'<p class="verdict"><strong>{escape(word)}</strong> {escape(sentence)}</p>'
     head = f'{served}<section id="headline" class="{tone}">{said}<div class="cards">{boxes}</div></section>'
     return f'{head}<section id="warnings"><h2>Warnings</h2>{warned}</section>'
 
 
+def _cautions(listed: Sequence[tuple[bool, str]]) -> str:
+    items = "".join(f'<li class="{"grave" if grave else "note"}">{escape(text)}</li>' for grave, text in listed)
+    return f'<ul class="cautions">{items}</ul>'
+
+
 def plant_section(found: Findings) -> str:
-    """Measured against predicted step time, by regime.
+    """Measured against predicted step time, by regime; the structure, its coefficients, and where a step's time goes.
 
     Args:
         found: the run.
@@ -103,9 +114,11 @@ def plant_section(found: Findings) -> str:
     Returns:
         HTML.
     """
+    sides = (ladder_table(found.plant) + binding_table(found.plant), coefficient_table(found.plant))
+    tables = f'<div class="pair">{"".join(f"<div>{side}</div>" for side in sides if side)}</div>'
     steps = found.steps
     if steps is None:
-        return lacking(found, "trace")
+        return lacking(found, "trace") + tables
     parts = []
     for regime in REGIMES:
         mine, band = steps.of(regime), found.band(regime)
@@ -115,11 +128,11 @@ def plant_section(found: Findings) -> str:
             parts.append(shown(figure, said))
         else:
             parts.append(f"<p>{escape(said)}</p>")
-    return f'<div class="pair">{"".join(parts)}</div>'
+    return f'<div class="pair">{"".join(parts)}</div>{tables}'
 
 
 def residual_section(found: Findings) -> str:
-    """Residuals over the trace and as distributions.
+    """Residuals over the trace and as distributions, and what the diagnostics say of them.
 
     Args:
         found: the run.
@@ -129,17 +142,18 @@ def residual_section(found: Findings) -> str:
     """
     steps, margins = found.steps, dig(found.plant, "margin") or {}
     if steps is None or len(steps.place) == 0:
-        return lacking(found, "trace")
+        return lacking(found, "trace") + diagnostic_table(found.plant)
     whole = shown(residuals_in_order(steps.place, steps.residual, steps.mixed), order_sentence(steps))
     parts = []
     for regime in REGIMES:
         residual, margin = steps.residual[steps.of(regime)], margins.get(regime)
-        said = margin_sentence(residual, regime, margin, dig(found.plant, "training", "epsilon"))
+        ends = dig(found.plant, "margin_ci95", regime)
+        said = margin_sentence(residual, regime, margin, dig(found.plant, "training", "epsilon"), ends)
         if len(residual):
             parts.append(shown(residual_distribution(residual, regime=regime, margin=margin, band=found.band(regime)), said))
         else:
             parts.append(f"<p>{escape(said)}</p>")
-    return f'{whole}<div class="pair">{"".join(parts)}</div>'
+    return f'{whole}<div class="pair">{"".join(parts)}</div>{diagnostic_table(found.plant)}'
 
 
 def load_section(found: Findings) -> str:
@@ -231,18 +245,6 @@ def _window(timeline: Mapping[str, Any]) -> tuple[int, int, str]:
     return first, first + WINDOW - 1, "the stretch in which the token budget was the limit most often"
 
 
-def coefficient_section(found: Findings) -> str:
-    """The plant's coefficients.
-
-    Args:
-        found: the run.
-
-    Returns:
-        HTML.
-    """
-    return coefficient_table(found.plant)
-
-
 def side_section(found: Findings) -> str:
     """Both sides' figures: validated, and as tuning predicted them on held-out seeds.
 
@@ -300,14 +302,13 @@ def source_section(found: Findings) -> str:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Findings], str]]] = {
-    "plant": ("1 Measured against predicted step time", plant_section),
-    "residuals": ("2 Residuals", residual_section),
+    "plant": ("1 The plant", plant_section),
+    "residuals": ("2 Residuals and diagnostics", residual_section),
     "load": ("3 Attainment and goodput against load", load_section),
     "tails": ("4 TTFT and ITL to the far tail", tail_section),
     "loop": ("5 The closed loop over time", loop_section),
-    "coefficients": ("6 Coefficients", coefficient_section),
-    "sides": ("7 Figures side by side", side_section),
-    "gains": ("8 The controller", gain_section),
-    "sources": ("9 To reproduce", source_section),
+    "sides": ("6 Figures side by side", side_section),
+    "gains": ("7 The controller", gain_section),
+    "sources": ("8 To reproduce", source_section),
 }
 """Sections after the headline and the warnings, by anchor: title, and what makes the body."""

@@ -11,7 +11,7 @@ import numpy as np
 from headway.report.axes import FURTHEST, MOST_POINTS, distribution_range, step_axis_end, thinned
 from headway.report.data import Steps, dig, distribution_of
 from headway.report.figures import BLOCK
-from headway.report.text import change, count, given, number, percent, time
+from headway.report.text import between, change, count, given, number, percent, time
 
 FEW = 10
 """Requests in the last thousandth below which a p99.9 is hardly known."""
@@ -88,7 +88,7 @@ def order_sentence(steps: Steps) -> str:
     return text
 
 
-def margin_sentence(residual: np.ndarray, regime: str, margin: float | None, epsilon: float | None) -> str:
+def margin_sentence(residual: np.ndarray, regime: str, margin: float | None, epsilon: float | None, ends: Any = None) -> str:
     """What margin the residuals call for.
 
     Args:
@@ -96,6 +96,7 @@ def margin_sentence(residual: np.ndarray, regime: str, margin: float | None, eps
         regime: "decode" or "mixed".
         margin: as fitted; None where it is not known.
         epsilon: share of steps that the margin allows over the budget; None if unknown.
+        ends: [low, high] of its 95 % interval; None if unknown.
 
     Returns:
         Sentences.
@@ -105,7 +106,7 @@ def margin_sentence(residual: np.ndarray, regime: str, margin: float | None, eps
     if margin is None:
         return f"{regime.capitalize()}: too few steps to say what margin they call for."
     text = f"{regime.capitalize()}: {percent(epsilon, 0)} of the steps take more than {percent(1 / (1 - margin) - 1)} longer than predicted"
-    text += f", which calls for a margin of {percent(margin)}."
+    text += f", which calls for a margin of {percent(margin)}{between(ends, percent)}."
     low, high = distribution_range(residual, margin)
     beyond = int(np.sum((100 * np.expm1(residual) < low) | (100 * np.expm1(residual) > high)))
     return text + (f" {count(beyond)} {'step lies' if beyond == 1 else 'steps lie'} beyond the ends of the axis." if beyond else "")

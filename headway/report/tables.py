@@ -33,14 +33,15 @@ SIDE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
 UNITS = {"1": "", "tokens": "tokens", "requests": "requests"}
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, groups: Sequence[tuple[str, int]] = ()) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, groups: Sequence[tuple[str, int]] = (), look: str = "") -> str:
     """A table that scrolls sideways on its own where the page is narrow.
 
     Args:
         head: column titles; the first column names the rows.
         rows: cells as text.
-        caption: what the table holds.
+        caption: what the table holds; empty shows none.
         groups: titles over several columns, with their number of columns, from the second column on.
+        look: further classes of the table's box.
 
     Returns:
         HTML, everything escaped.
@@ -52,48 +53,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, grou
     )
     top = f'<tr class="groups"><th></th>{over}</tr>' if groups else ""
     inside = f"<caption>{escape(caption)}</caption><thead>{top}<tr>{titles}</tr></thead><tbody>{body}</tbody>"
-    return f'<div class="table" tabindex="0" role="region" aria-label="{escape(caption)}"><table>{inside}</table></div>'
+    classes = " ".join(filter(None, ("table", look)))
+    return f'<div class="{classes}" tabindex="0" role="region" aria-label="{escape(caption)}"><table>{inside}</table></div>'
 
 
-def coefficient_table(plant: Mapping[str, Any]) -> str:
-    """Every coefficient with its interval, in units that people read.
-
-    Args:
-        plant: content of plant.json.
-
-    Returns:
-        HTML.
-    """
-    rows = []
-    for name, c in (dig(plant, "coefficients") or {}).items():
-        unit, ends = str(c.get("unit", "")), c.get("ci95")
-        sizes = [number(c.get("value")), *(map(number, ends) if isinstance(ends, list) else [])]
-        scale, shown = readable(unit, next((x for x in sizes if x), 1.0))
-        at = lambda x, scale=scale: digits(None if number(x) is None else scale * x)  # noqa: E731
-        span = f"{at(ends[0])} to {at(ends[1])}" if isinstance(ends, list) and len(ends) == 2 else NONE
-        rows.append((name, at(c.get("value")), span, shown))
-    title = f"Plant, structure {dig(plant, 'structure')}: coefficients with 95 % intervals"
-    return table(("coefficient", "value", "95 % interval", "unit"), rows, title)
-
-
-def readable(unit: str, size: float) -> tuple[float, str]:
-    """The prefix with which a time reads best.
+def folded(summary: str, html: str) -> str:
+    """What is there, and out of the way until it is asked for.
 
     Args:
-        unit: "s", "s/token", ...; others stay as they are.
-        size: in that unit.
+        summary: the line to open it by.
+        html: what it holds.
 
     Returns:
-        (what to multiply by, the unit with its prefix).
-
-    Example:
-        >>> readable("s/token", 1.46e-5), readable("s/token^2", 5e-10)
-        ((1000000.0, 'µs/token'), (1000000000000.0, 'ps/token²'))
+        HTML; open on paper.
     """
-    if unit != "s" and not unit.startswith("s/"):
-        return 1.0, unit
-    scale, prefix = next(((s, p) for s, p in ((1.0, ""), (1e3, "m"), (1e6, "µ"), (1e9, "n")) if abs(size) * s >= 1), (1e12, "p"))
-    return scale, prefix + unit.replace("^2", "²")
+    return f"<details><summary>{escape(summary)}</summary>{html}</details>"
 
 
 def side_table(groups: Mapping[str, Mapping[str, Any]], caption: str) -> str:

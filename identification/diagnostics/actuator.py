@@ -111,14 +111,14 @@ def _budget_said(found: dict[str, Any]) -> list[str]:
         )
     if found["exceeded"] > EXCEEDED:
         said.append(
-            f"in {found['exceeded']:.1%} of the steps more tokens ran than the token budget in force allowed, by up to {found['excess_tokens']:,.0f}: "
-            "the engine does not obey it, or it was recorded at another moment than it was applied; check the hook before tuning"
+            f"in {found['exceeded']:.1%} of the steps more tokens ran than the token budget allowed, by up to {found['excess_tokens']:,.0f}: the engine "
+            "does not obey it, or it was recorded at another moment than it was applied; check the hook before tuning"
         )
     if found["changes"] == 0 or found["binding"] < RARELY:
         moved = "never changed" if found["changes"] == 0 else f"changed {found['changes']:,} times"
         said.append(
-            f"the token budget {moved} and bound in {found['binding']:.1%} of the steps: the trace hardly tells what a smaller budget "
-            "does; record with the budget moved at random below what the load asks for"
+            f"the token budget {moved} and bound in {found['binding']:.1%} of the steps: the trace hardly tells what a smaller budget does; "
+            "record with it moved at random below what the load asks for"
         )
     return said
 
@@ -146,18 +146,12 @@ def _limit(requests: np.ndarray, limit: np.ndarray, step_time_s: np.ndarray, str
 def _limit_said(found: dict[str, Any]) -> list[str]:
     if found["drains"] == 0:
         return []
-    took = []
-    if found["drain_steps"] is not None:
-        took.append(
-            f"for {found['drain_steps']:.0f} steps ({found['drain_s']:.2g} s) at the median of {found['drains'] - found['unfinished']} times"
-        )
-    if found["unfinished"]:
-        took.append(
-            f"{found['unfinished']} times out of {found['drains']} for longer than the limit stayed low ({found['held_steps']:.0f} steps at the median)"
-        )
+    drains, late = found["drains"], found["unfinished"]
+    took = f"{found['drain_steps']:.0f} steps ({found['drain_s']:.2g} s) at the median" if found["drain_steps"] is not None else ""
+    many = f"{late} times of {drains} longer than it stayed low ({found['held_steps']:.0f} steps)" if late else ""
     return [
-        f"after the running limit was lowered, the requests stayed above it {' and '.join(took)}: it stops admission and preempts "
-        "nothing; steer step time with the token budget, and move the running limit slower than requests end"
+        f"after the running limit was lowered, requests stayed above it for {' and '.join(filter(None, (took, many)))}: it stops admission and "
+        "preempts nothing; steer step time with the token budget"
     ]
 
 

@@ -178,7 +178,7 @@ def device_only(clock: str, has_period: bool) -> list[str]:
         return []
     return [
         "the durations are the device's alone: the host's gap between steps is missing, so wall-clock targets judged by this plant are "
-        "optimistic and no margin on the wall clock can be exported; record the period from start to start beside them (period_s)"
+        "optimistic and no margin on the wall clock can be exported; record the period as well (period_s)"
     ]
 
 
@@ -239,20 +239,19 @@ def _field_said(found: dict[str, Any]) -> list[str]:
     return {
         "start_to_start": [],
         "scheduler_time": [
-            f"the step time is {ratio:.1%} of the time between starts of a busy engine: it is the scheduler's or host's own time, not the "
-            "step's; give the field that spans the step (done to done), or the period between starts"
+            f"the step time is {ratio:.1%} of the time between starts: it is the scheduler's or host's own time, not the step's; give the field "
+            "that spans the step (done to done)"
         ],
         "two_loops": [
-            f"the step time reads {ratio:.1f} times the time between starts: each record spans two loops, as with two batches in flight "
-            "(iterLatencyMS under the overlap scheduler, launch to done); give the time of one loop (hostStepTimeMS, done to done)"
+            f"the step time reads {ratio:.1f} times the time between starts: each record spans two loops (two batches in flight, as in "
+            "iterLatencyMS under the overlap scheduler); give the time of one loop (hostStepTimeMS, done to done)"
         ],
         "overlap": [
             f"the step time reads {ratio:.2f} times the time between starts: records overlap, and some time counts twice; give durations from "
             "one step's end to the next one's end"
         ],
         "without_host_gap": [
-            f"the step time covers {ratio:.0%} of the time between starts, the rest is the host's: wall-clock targets need that room; fit the "
-            "period between starts (period_s) where targets are the user's"
+            f"the step time covers {ratio:.0%} of the time between starts, the rest is the host's: wall-clock targets need that room"
         ],
     }[found["verdict"]]
 

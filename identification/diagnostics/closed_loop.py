@@ -101,12 +101,9 @@ def _said(result: Mapping[str, Mapping[str, Any]]) -> list[str]:
         name = max(names, key=lambda key: result[word][key]["share"])
         row = result[word][name]
         where = f" in {row['closed_steps']:,} of {row['steps']:,} steps" + ("" if word == "all" else f" of mode={word}")
-        way = (
-            f"fit the steps of mode={free[0]} (--where mode={free[0]})" if free else "record with the command moved at random (excitation)"
-        )
+        way = f"fit the steps of mode={free[0]} (--where mode={free[0]})" if free else "record with the command moved at random"
         said.append(
-            f"{name} follows earlier step times{where}, which explain {row['share']:.0%} of what its own past does not ({chance(row['p'])}): "
-            "these steps were recorded in closed loop, where noise moves the inputs and coefficients come out biased and little "
-            f"excited; {way}"
+            f"{name} follows earlier step times{where} ({row['share']:.0%} of what its own past leaves, {chance(row['p'])}): recorded in closed loop, where "
+            f"noise moves the inputs and biases the coefficients; {way}"
         )
     return said

@@ -16,15 +16,24 @@ from headway.identification.diagnostics.staircase import staircase
 from headway.identification.diagnostics.variance import variance
 from headway.identification.diagnostics.whiteness import whiteness
 from headway.identification.rows import IDLE
+from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.structures.learn import rows_of
 from headway.identification.trace import Trace
 from headway.models.plant import Batch, Plant
 
 COMMANDS = ("token_budget", "running_limit", "chunk_tokens")
+UNORDERED = "no row is the step after another (a table, or a sample of steps): what neighbours share, and drift, were not tested"
 
 
 def diagnose(
-    trace: Trace, plant: Plant, used: np.ndarray, reason: np.ndarray, selected: np.ndarray, *, epsilon: float = 0.01
+    trace: Trace,
+    plant: Plant,
+    used: np.ndarray,
+    reason: np.ndarray,
+    selected: np.ndarray,
+    *,
+    epsilon: float = 0.01,
+    lag: Lag | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Run every diagnostic that the trace has columns for.
 
@@ -35,41 +44,43 @@ def diagnose(
         reason: from `headway.identification.rows.judge`, shape (k,), str.
         selected: rows asked for, shape (k,), bool.
         epsilon: share of steps over the budget that the margins allow, in (0, 1).
+        lag: time booked on neighbours that was taken out before the fit, and is before the diagnostics; None for none.
 
     Returns:
-        (findings by name of the diagnostic, as plain JSON values; what there is to say, one sentence each).
+        (findings by name of the diagnostic, as plain JSON values, and under "sentences" what each has to say; all of these
+        sentences in order).
     """
-    found: dict[str, Any] = {}
-    said: list[str] = []
-    for name, (result, sentences) in _of_residuals(trace, plant, used, epsilon).items():
-        found[name] = result
-        said += sentences
+    pairs = _of_residuals(trace, plant, used, epsilon, lag or Lag.none())
     throttled = np.zeros(len(trace), bool)
-    throttled[np.flatnonzero(used)] = slow_rows(found["drift"], int(used.sum()))
+    throttled[np.flatnonzero(used)] = slow_rows(pairs["drift"][0], int(used.sum()))
     step, stream = trace.frame["step"].to_numpy(), trace.stream
-    found["outliers"], more = outliers(
+    pairs["outliers"] = outliers(
         reason[selected], trace.step_time_s[selected], step[selected], stream[selected], throttled=throttled[selected]
     )
-    said += more
     busy = selected & (reason != IDLE)
-    for name, pair in {**_of_commands(trace, busy), **_of_clock(trace, busy)}.items():
-        found[name] = pair[0]
-        said += pair[1]
-    return found, said
+    pairs |= {**_of_commands(trace, busy), **_of_clock(trace, busy)}
+    found = {name: result for name, (result, _) in pairs.items()}
+    sentences = {name: said for name, (_, said) in pairs.items() if said}
+    return {**found, "sentences": sentences}, [text for said in sentences.values() for text in said]
 
 
-def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float) -> dict[str, tuple[Any, list[str]]]:
+def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float, lag: Lag) -> dict[str, tuple[Any, list[str]]]:
     batch = rows_of(trace.batch(), used)
-    predicted = np.asarray(plant.step_time_s(batch), float)
+    predicted, beside = np.asarray(plant.step_time_s(trace.batch()), float), neighbours_of(trace)
+    predicted = (predicted * lag.factor(predicted, beside))[used]
     residual = np.log(trace.step_time_s[used]) - np.log(np.maximum(predicted, np.finfo(float).tiny))
     mixed, stream = batch.prefill_tokens > 0, trace.stream[used]
     columns = {name: column for name, column in batch._asdict().items() if name not in trace.missing}
+    ordered = bool(beside.before.any())  # else no row is the step after another, as in a table of kernels
+    timed = slice(None) if ordered else slice(0)
+    white, said = whiteness(residual[timed], mixed[timed], stream[timed])
+    inputs = {name: column[timed] for name, column in columns.items()}
     return {
-        "whiteness": whiteness(residual, mixed, stream),
-        "independence": independence(residual, predicted, mixed, stream, columns),
+        "whiteness": (white, said if ordered else [UNORDERED]),
+        "independence": independence(residual[timed], predicted[timed], mixed[timed], stream[timed], inputs),
         "lack_of_fit": staircase(residual, mixed, stream, batch.decode_requests + batch.prefill_tokens),
         "variance": variance(residual, predicted, mixed, stream, columns, epsilon=epsilon),
-        "drift": drift(residual, stream, trace.frame["step"].to_numpy()[used]),
+        "drift": drift(residual[timed], stream[timed], trace.frame["step"].to_numpy()[used][timed]),
     }
 
 
@@ -99,7 +110,7 @@ def _of_clock(trace: Trace, busy: np.ndarray) -> dict[str, tuple[Any, list[str]]
     found: dict[str, tuple[Any, list[str]]] = {}
     y, stream = trace.step_time_s[busy], trace.stream[busy]
     start, period = _column(trace, "start_s", busy), _column(trace, "period_s", busy)
-    if start is not None and np.isfinite(start).all() and len(y):
+    if start is not None and np.isfinite(start).any():
         found["clock"] = plausible_field(y, start, stream, np.stack(_inputs(trace.batch(), busy), axis=1))
     device = _column(trace, "device_time_s", busy)
     if period is not None:

@@ -182,9 +182,8 @@ def _wandering(range_of_means: list[float] | None) -> list[str]:
         return []
     low, high = np.expm1(range_of_means)
     return [
-        f"over spells of {WANDER_STEPS} steps the engine wanders from {low:+.0%} to {high:+.0%} of what the plant says, with no single step at which "
-        "it changed: something that no column holds moves slowly (heat, memory, the mix of requests); record longer than it "
-        "takes, and let the controller's feedback follow it: a margin alone would have to hold all of it"
+        f"over spells of {WANDER_STEPS} steps the engine wanders from {low:+.0%} to {high:+.0%} of what the plant says: something that no column "
+        "holds moves slowly (heat, memory, the mix of requests); record longer, and keep the controller's feedback on"
     ]
 
 
@@ -275,8 +274,7 @@ def _said(found: dict[str, Any], changes: list[Change], slow: list[Slow]) -> lis
         word = "slower" if total > 0 else "faster"
         return [
             f"the engine grew {word} by {abs(found['slope_per_1000']):.1%} per 1,000 steps ({low:+.1%} to {high:+.1%}), {abs(total):.0%} over the "
-            "trace, at equal composition: something that no column holds rises or falls (heat, memory, cache); record longer, keep "
-            "the controller's feedback on, and do not trust coefficients of inputs that rose with it"
+            "trace, at equal composition (heat, memory, cache); record longer, and do not trust coefficients of inputs that rose with it"
         ]
     biggest = max(large, key=lambda change: abs(change.size))
     several = f", the largest of {len(large)} changes" if len(large) > 1 else ""
@@ -284,12 +282,10 @@ def _said(found: dict[str, Any], changes: list[Change], slow: list[Slow]) -> lis
         run = max(slow, key=lambda r: r.size)
         return [
             f"steps {run.first_step:,} to {run.last_step:,} took {run.size:.0%} longer than those around them at equal composition{several}: "
-            "a throttle, another tenant, or a part of the load that the plant misses; look what ran then, and leave the part out "
-            "(cut the file there, or mark it in a column and fit with --where)"
+            "a throttle, another tenant, or a load that the plant misses; look what ran then, or leave them out (a column, and --where)"
         ]
     word = "slower" if biggest.size > 0 else "faster"
     return [
-        f"from step {biggest.step:,} on the engine is {abs(biggest.size):.0%} {word} at equal composition{several}: a throttle, another tenant, a "
-        "restart, or a part of the load that the plant misses; fit the parts before and after it apart (cut the file there, or mark "
-        "them in a column and use --where), and keep the controller's feedback on"
+        f"from step {biggest.step:,} on the engine is {abs(biggest.size):.0%} {word} at equal composition{several}: a throttle, another tenant, "
+        "a restart, or a load that the plant misses; fit the parts apart (a column, and --where)"
     ]

@@ -29,8 +29,8 @@ def excitation(regime: str, terms: np.ndarray, law: Law) -> tuple[dict[str, Any]
         law: fitted to them.
 
     Returns:
-        (for plant.json: rows, condition number of the scaled equations, and per term moved, range, variation and VIF;
-        what there is to say, one sentence each).
+        (for plant.json: rows, condition number of the scaled equations, terms that plain least squares wants negative, and
+        per term moved, range, variation and VIF; what there is to say, one sentence each).
 
     Source:
         Belsley, Kuh and Welsch, Regression Diagnostics, 1980, chapter 3.
@@ -53,8 +53,11 @@ def excitation(regime: str, terms: np.ndarray, law: Law) -> tuple[dict[str, Any]
             other = names[_partner(terms[:, 1:], j)]
             if not any(text.startswith(f"{regime}: {other} and {name} moved together") for text in said):
                 both = f"{regime}: {name} and {other} moved together (VIF {factor:,.0f})"
-                said.append(f"{both}: what {regime}.{term} and its partner take apart is not trustworthy, their sum is")
-    return {"rows": len(terms), "condition": condition(law), "terms": rows}, said + _negative(regime, terms, law)
+                said.append(f"{both}: what either term takes alone is not trustworthy, their sum is")
+    negative = _negative(terms, law)
+    if negative:
+        said.append(f"{regime}: plain least squares wants {', '.join(negative)} negative; held at zero or above")
+    return {"rows": len(terms), "condition": condition(law), "negative": negative, "terms": rows}, said
 
 
 def _inflation(columns: np.ndarray) -> np.ndarray:
@@ -80,12 +83,9 @@ def _partner(columns: np.ndarray, j: int) -> int:
     return int(np.argmax(alike))
 
 
-def _negative(regime: str, terms: np.ndarray, law: Law) -> list[str]:
-    """Say where plain least squares wants less time for more work: the term, not the sign, is what the data lack."""
+def _negative(terms: np.ndarray, law: Law) -> dict[str, float]:
+    """Where plain least squares wants less time for more work: the term, not the sign, is what the data lack."""
     bare = plain(law)
     scale = np.median(terms @ law.coefficients)
-    said = []
-    for j, (term, unit) in enumerate(TERMS[: terms.shape[1]]):
-        if bare[j] * terms[:, j].max() < -NOTICED * scale:
-            said.append(f"{regime}: plain least squares wants {regime}.{term} negative ({bare[j]:.3g} {unit}); it is held at zero or above")
-    return said
+    wanted = zip(TERMS[: terms.shape[1]], bare.tolist(), terms.max(axis=0).tolist(), strict=True)
+    return {term: value for (term, _), value, most in wanted if value * most < -NOTICED * scale}

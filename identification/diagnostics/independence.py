@@ -114,9 +114,8 @@ def _own(regime: str, found: dict[str, Any]) -> list[str]:
         return []
     way = "longer" if value > 0 else "shorter"
     return [
-        f"{regime}: steps with more {name} are {way} than the plant says (correlation of the residual {value:.2f}, band "
-        f"+-{found['band99']:.2f}): the term of {name} is missing, bent or held at zero; choose a structure with another form of it, and "
-        "see under excitation whether the trace moved it"
+        f"{regime}: steps with more {name} are {way} than the plant says (correlation {value:+.2f}, band +-{found['band99']:.2f}): their term is "
+        "missing, bent or held at zero; try another structure"
     ]
 
 
@@ -127,8 +126,8 @@ def _neighbour(regime: str, found: dict[str, Any], residual: np.ndarray, prefill
     if case["p"] >= LEVEL / 4 or case["share"] < SHARE:
         return []
     cause = {
-        "before": "time is booked one step late, as where the record waits for the step before (asynchronous scheduling)",
-        "after": "time is booked one step early, as where the record already holds the launch of the next step",
+        "before": "time is booked one step late (asynchronous scheduling)",
+        "after": "time is booked one step early (the launch of the next step)",
     }[word]
     much, change = "", 0.0
     if word in prefill and prefill[word].sum() >= 10 and (~prefill[word]).sum() >= 10:
@@ -137,7 +136,6 @@ def _neighbour(regime: str, found: dict[str, Any], residual: np.ndarray, prefill
     if abs(change) < CHANGE and case["share"] < LARGE_SHARE:
         return []
     return [
-        f"{regime}: the residual depends on the inputs of the step {word}, which explain {case['share']:.0%} of its variance beyond the "
-        f"step's own ({chance(case['p'])}{much}): {cause}; take durations from one step's end to the next one's end, and check that a "
-        "record's batch and duration are of the same step"
+        f"{regime}: the residual depends on the inputs of the step {word} ({case['share']:.0%} of its variance, {chance(case['p'])}{much}): {cause}; "
+        "take durations from one step's end to the next one's end"
     ]

@@ -11,10 +11,9 @@ from headway.identification.rows import BOOKED, FIRST_SHAPE, GAP, IDLE, KEPT
 THROTTLE = "throttle"
 """Class of the steps in a sustained run of slow ones. They are used: see `headway.identification.diagnostics.drift`."""
 ADVICE: dict[str, str] = {
-    FIRST_SHAPE: "compilation at the first step of a shape; set aside: warm the engine up before you record, and before it takes load",
-    GAP: "many times as long as steps like them (a stall, a pause of the process, an idle gap inside the step); set aside: no margin "
-    "holds them, so look what ran at the worst one",
-    BOOKED: "two steps whose time was booked on one of them; both set aside: take durations from one step's end to the next one's end",
+    FIRST_SHAPE: "compilation at the first step of a shape; set aside: warm the engine up before it takes load",
+    GAP: "many times as long as steps like them (a stall, a pause, an idle gap); set aside: no margin holds them, look what ran",
+    BOOKED: "two steps whose time was booked on one of them; both set aside",
     IDLE: "heartbeats of an idle engine; set aside: nothing to do",
     THROTTLE: "a sustained run of slow steps, kept in the fit: leave the run out with --where if it will not come back",
 }

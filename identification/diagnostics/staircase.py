@@ -136,18 +136,18 @@ def _said(regime: str, found: dict[str, Any]) -> list[str]:
     means = [row[3] for row in found["bins"]]
     if found["p"] >= LEVEL or max(np.abs(means)) < MISSED:
         return []
-    missed = f"the plant misses the {regime} steps by {np.expm1(min(means)):+.0%} to {np.expm1(max(means)):+.0%} along their tokens"
+    missed = f"the plant misses steps by {np.expm1(min(means)):+.0%} to {np.expm1(max(means)):+.0%} along their tokens"
     head = f"{regime}: {missed} (lack of fit, {chance(found['p'])})"
     jumps = sorted(found["jumps"], key=lambda jump: jump[1])
     if not jumps:
         worst = found["bins"][int(np.argmax(np.abs(means)))]
         return [
-            f"{head}, most between {worst[0]:,.0f} and {worst[1]:,.0f}: the step time bends where the plant runs straight; choose a "
-            "structure that saturates or bends in tokens, or fit only the range that the engine runs in"
+            f"{head}, most between {worst[0]:,.0f} and {worst[1]:,.0f}: the step time bends where the plant runs straight; "
+            "try another structure, or fit only the range that the engine runs in"
         ]
-    places = ", ".join(f"{above:,.0f} ({size:+.0%})" for _, above, size in jumps)
-    word = f"a staircase or a cliff at {jumps[0][1]:,.0f} tokens" if len(jumps) == 1 else "a staircase or cliffs"
+    first, *others = (f"{above:,.0f} tokens ({size:+.0%})" for _, above, size in jumps)
+    word = f"a staircase or {'cliffs' if others else 'a cliff'} at {first}" + "".join(f" and {other}" for other in others)
     highest = max(jumps, key=lambda jump: jump[2])
     knob = "running limit" if regime == "decode" else "token budget"
-    cap = f", and keep the {knob} at or below {highest[0]:,.0f}, the last number before the largest jump" if highest[2] >= CLIFF else ""
-    return [f"{head}: {word}, where the step time jumps: {places}; choose a structure that keeps steps (captured graph sizes){cap}"]
+    cap = f"; keep the {knob} at or below {highest[0]:,.0f}, the last before the largest jump" if highest[2] >= CLIFF else ""
+    return [f"{head}: {word}, which this plant does not hold (captured graph sizes){cap}"]

@@ -108,8 +108,7 @@ def _said(regime: str, against: dict[str, dict[str, float]], epsilon: float) -> 
     calm, noisy = (case["low"], case["high"]) if more else (case["high"], case["low"])
     return [
         f"{regime}: steps of {word} {what} scatter by {noisy:.1%}, the others by {calm:.1%} ({chance(case['p'])}): of those, {case['over']:.1%} "
-        f"exceed a margin made for {epsilon:.1%}; take the margin at the operating point that you run at (fit with --where, or a "
-        "trace recorded there), or ask for a smaller epsilon"
+        f"exceed a margin made for {epsilon:.1%}; fit the operating point that you run at (--where), or ask for a smaller epsilon"
     ]
 
 
@@ -120,7 +119,4 @@ def _between(result: Mapping[str, Any]) -> list[str]:
     low, high = sorted((("decode-only", decode["spread"]), ("prefill", mixed["spread"])), key=lambda pair: pair[1])
     if high[1] < BETWEEN * low[1]:
         return []
-    return [
-        f"{high[0]} steps scatter by {high[1]:.1%}, {low[0]} ones by {low[1]:.1%}: use the margin of each regime, never one for both; a "
-        f"controller with one margin must take that of the {high[0]} steps"
-    ]
+    return [f"{high[0]} steps scatter by {high[1]:.1%}, {low[0]} ones by {low[1]:.1%}: use the margin of each regime, never one for both"]

@@ -79,14 +79,12 @@ def _regime(regime: str, residual: np.ndarray, stretch: np.ndarray, stream: np.n
 def _said(regime: str, lag1: float, p: float, block: int) -> list[str]:
     if lag1 <= -2 * NOTICED:
         return [
-            f"{regime}: a step is long where the one before it was short (lag-1 correlation {lag1:.2f}, Ljung-Box {chance(p)}): its end is "
-            "stamped early or late, or its time booked on a neighbour; the coefficients stand, but single steps scatter less than the "
-            "margin says: stamp on the device, or average two steps"
+            f"{regime}: a step is long where the one before it was short (lag-1 correlation {lag1:.2f}, {chance(p)}): its end is stamped early "
+            "or late, or its time booked on a neighbour; single steps scatter less than the margin says: stamp on the device"
         ]
     if lag1 >= NOTICED:
         return [
-            f"{regime}: a step's residual resembles that of the one before it (lag-1 correlation {lag1:.2f}, Ljung-Box {chance(p)}): the "
-            f"steps are not independent evidence; trust only intervals over blocks (here of {block} steps), keep the controller's "
-            "feedback on, which can take this part out, and see the findings on drift and independence for what moves it"
+            f"{regime}: a step's residual resembles that of the one before it (lag-1 correlation {lag1:.2f}, blocks of {block} steps): steps "
+            "are not independent evidence; trust only intervals over blocks, and keep the controller's feedback on"
         ]
     return []

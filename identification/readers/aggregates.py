@@ -11,11 +11,12 @@ import polars as pl
 
 import headway.identification.readers.sglang_bench as sglang_bench
 import headway.identification.readers.vllm_bench as vllm_bench
-from headway.identification.readers.columns import Opened, Table
+from headway.identification.readers.columns import Opened, Table, apart
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.request_rows import lines, number, open_file, whole
 
 FORM = "averages per rate of a serving benchmark (SGLang's bench_serving, vllm bench serve)"
+MISSING = ("decode_kv_tokens", "prefill_tokens", "prefill_pairs", "prefill_requests")
 TPOT_FROM = {
     "mean_tpot": "the mean of the requests' own TPOT",
     "mean_times": "(mean E2E - mean TTFT) / (mean n - 1)",
@@ -126,7 +127,7 @@ def read(opened: Opened) -> Table:
 
     Returns:
         One row per rate: `decode_requests` is the mean number of requests in the system, `step_time_s` their time per
-        token, `decode_kv_tokens` the mean context times their number. Nothing of prefill is recorded.
+        token, `decode_kv_tokens` the mean context times their number, an estimate. Nothing of prefill is recorded.
 
     Raises:
         TraceError: no such averages, or a figure that is missing.
@@ -135,7 +136,7 @@ def read(opened: Opened) -> Table:
     frame = pl.DataFrame(rows)
     n = pl.col("concurrency")
     frame = frame.select(
-        step=pl.int_range(pl.len(), dtype=pl.Int64),
+        step=apart(pl.int_range(pl.len())),
         step_time_s=pl.col("tpot_s"),
         decode_requests=n,
         decode_kv_tokens=n * (pl.col("input_tokens") + pl.col("output_tokens") / 2),
@@ -147,6 +148,6 @@ def read(opened: Opened) -> Table:
     sources = "; ".join(TPOT_FROM[name] for name in dict.fromkeys(row["tpot_from"] for row in rows))
     said = (
         f"a row is an average over a run: its step time is {sources}, steps with prefill among them; its requests are those in the "
-        "system, waiting ones too (Little)",
+        "system, waiting ones too (Little), and decode_kv_tokens is estimated as their number times (mean input + mean output / 2)",
     )
-    return Table(frame, {"unreadable": cut}, said, ("prefill_tokens", "prefill_pairs", "prefill_requests"))
+    return Table(frame, {"unreadable": cut}, said, MISSING)

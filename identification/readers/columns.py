@@ -16,7 +16,7 @@ class Table(NamedTuple):
 
     Args:
         frame: the columns of `headway.identification.trace.COLUMNS` and others, in file order, shape (k,). A column that
-            the format does not record stands at zero and is named in `missing`.
+            the format does not record stands at zero, or at an estimate that a warning names, and is in `missing`.
         aside: rows or lines that hold no step, by reason, a key of `headway.identification.trace.READ_ASIDE` [rows].
         warnings: what there is to say, one sentence each.
         missing: columns of `COLUMNS` that the format does not record.
@@ -181,6 +181,20 @@ def numbers(frame: pl.DataFrame, file: str, names: Iterable[str], *, negative: I
             raise TraceError(file, want, row=before + row + 1, column=name, found="" if found is None else found)
         frame = frame.with_columns(values.alias(name))
     return frame
+
+
+def apart(row: pl.Expr) -> pl.Expr:
+    """Step numbers for the rows of a table that did not run one after the other: no two follow each other.
+
+    Steps of consecutive numbers are taken for neighbours in time, and a table's order tells nothing of time.
+
+    Args:
+        row: number of the row.
+
+    Returns:
+        An expression.
+    """
+    return 2 * row.cast(pl.Int64)
 
 
 def requests(tokens: str, counted: str) -> pl.Expr:

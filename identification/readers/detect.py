@@ -9,6 +9,7 @@ from typing import NamedTuple
 from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.engine_log import holds, kv_size
 from headway.identification.readers.errors import TraceError
+from headway.identification.trace import COLUMNS
 
 
 class TraceReader(NamedTuple):
@@ -25,6 +26,8 @@ class TraceReader(NamedTuple):
     read: Callable[[Opened], Table]
 
 
+TABLE = tuple(name for name in COLUMNS if name != "source")
+"""Columns of Headway's own step table, for whoever has to write one."""
 STATS = "vllm_stats_lines"
 """The log of `engine_log.MARKS` that no reader takes."""
 
@@ -70,12 +73,21 @@ RECOGNISED: tuple[tuple[str, str], ...] = (
         r"\AMetric,avg,min,max,|\A\s*\{\s*\"records\":\s*\{",
         "AIPerf's summary, which holds averages and no single request; give the profile_export.jsonl beside it",
     ),
-    (r"headway/plant/", "a plant that is fitted already"),
+    (r"headway/plant/", "a plant that is fitted already, and no trace: headway score and headway tune take it"),
+    (r"headway/controller/", "a tuned controller, which holds no steps: headway validate and headway export take it"),
+    (
+        r'"(scheduler|model|cache|parallel)_config\b|"engine_kwargs"',
+        "an engine's configuration, which holds no steps; give the trace that lies beside it: the limits are read from there",
+    ),
+    (
+        r"\A[^\n]*prompt_throughput,gen_throughput",
+        "a time series of a server's throughput, which averages over many steps: it lacks the batch and the duration of each step; "
+        "give the kernel tables beside it (the folder of attention.csv), which are held against it",
+    ),
     (
         r"\A\s*\{[^\0]*\}\s*\Z",
-        "a JSON report that no reader here knows, as `vllm bench forward` and kernel benchmarks write: their layouts are no published "
-        "format; write a row a measured batch into a CSV with step, step_time_s, decode_requests, decode_kv_tokens, prefill_tokens, "
-        "prefill_pairs, prefill_requests",
+        "a JSON report that no reader here knows, as kernel benchmarks write: their layouts are no published "
+        f"format; write a row a measured batch into a CSV with {', '.join(TABLE)}",
     ),
 )
 """Formats that hold no steps: a pattern of their content, and what to say."""
@@ -114,9 +126,12 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
     if holds(found, STATS):
         says = next(says for pattern, says in RECOGNISED if re.search(pattern, "Avg prompt throughput: 0.0 tokens/s"))
         raise TraceError(found.file, f"a trace of engine steps; this looks like {says}{_of_use(found)}")
-    tried = "; ".join(f"{name}: {reader.says}" for name, reader in readers.items())
-    line = start.split("\n", 1)[0].strip()
-    raise TraceError(found.file, f"a trace of engine steps, tried {tried}", found=line)
+    line, tried = start.split("\n", 1)[0].strip(), ", ".join(f"{name} ({reader.says})" for name, reader in readers.items())
+    raise TraceError(
+        found.file,
+        f"a trace of engine steps; a file that begins with {line[:60]!r} is of no format known here: give the engine's log or table, or "
+        f"write a row a step into a CSV with {', '.join(TABLE)}; tried {tried}",
+    )
 
 
 def _utf16(start: bytes) -> bool:

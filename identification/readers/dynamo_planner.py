@@ -52,7 +52,7 @@ def read_decode(opened: Opened) -> Table:
         opened: the file.
 
     Returns:
-        The trace's columns, and `kv_usage`.
+        The trace's columns, `kv_usage`, and `steps_averaged`, which is not known: NaN.
 
     Raises:
         TraceError: a column missing, a cell that is no number or negative, a context of 0, or no row left.
@@ -76,7 +76,7 @@ def read_decode(opened: Opened) -> Table:
         )
     zero = np.zeros(len(cache))
     columns = {
-        "step": np.arange(len(cache)),
+        "step": 2 * np.arange(len(cache)),  # no two rows ran one after the other: none is another's neighbour
         "step_time_s": itl_s,
         "decode_requests": decodes,
         "decode_kv_tokens": cache,
@@ -84,6 +84,7 @@ def read_decode(opened: Opened) -> Table:
         "prefill_pairs": zero,
         "prefill_requests": zero,
         "kv_usage": usage,
+        "steps_averaged": np.full(len(cache), np.nan),
     }
     engine = {"kv_tokens": int(most.min())} if most.min() >= 1 else {}
     kept = pl.DataFrame(columns).filter(pl.Series(~waited))
@@ -107,7 +108,7 @@ def read_prefill(opened: Opened) -> Table:
     prompt, ttft_ms = (frame[name].to_numpy() for name in PREFILL)
     zero = np.zeros(len(prompt))
     columns = {
-        "step": np.arange(len(prompt)),
+        "step": 2 * np.arange(len(prompt)),
         "step_time_s": ttft_ms / 1e3,
         "decode_requests": zero,
         "decode_kv_tokens": zero,

@@ -94,7 +94,10 @@ def read(opened: Opened) -> Table:
         TraceError: a table, a column or the number of layers is missing, or a cell is no number or negative.
     """
     if opened.header in (DENSE, PER_SEQUENCE):
-        raise TraceError(opened.file, "attention.csv of this folder; this table is read from beside it")
+        raise TraceError(
+            opened.file,
+            "LLMServingSim's attention.csv of this folder, or the folder; this table holds one part of a step and is read with it",
+        )
     frame, cut = text_table(opened, (*GRID, "time_us"), FORM)
     frame = numbers(frame, opened.file, (*GRID, "time_us"))
     kernels = _beside(Path(opened.file))
@@ -106,7 +109,7 @@ def read(opened: Opened) -> Table:
     decode_only = chunk == 0
     warnings += _against_run(Path(opened.file), kernels, decodes[decode_only], cache[decode_only], attention_s[decode_only])
     columns = {
-        "step": np.arange(len(step_s)),
+        "step": 2 * np.arange(len(step_s)),  # no two rows ran one after the other: none is another's neighbour
         "step_time_s": step_s,
         "decode_requests": decodes,
         "decode_kv_tokens": decodes * cache,

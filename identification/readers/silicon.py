@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from headway.identification.copies import repeated_rows
-from headway.identification.readers.columns import Opened, Table, numbers, seconds, text_table
+from headway.identification.readers.columns import Opened, Table, apart, numbers, seconds, text_table
 from headway.identification.readers.errors import TraceError
 
 FORM = "AIConfigurator's table of measured TTFT and TPOT"
@@ -14,6 +14,7 @@ NEEDED = ("id", ABOUT, "isl", "osl", TTFT, TPOT)
 MOVES = ("id", ABOUT, "batch_size", "prefill_batch_size", "decode_batch_size", TTFT, TPOT)
 """Columns that move along a curve; all others, and the run it came from, tell curves apart."""
 KEPT = ("backend", "model_path", "system", "mode", "isl", "osl", "tp_size")
+MISSING = ("decode_kv_tokens", "prefill_tokens", "prefill_pairs", "prefill_requests")
 CONCURRENCY = r"silicon_concurrency=(\d+)"
 RUN = r"(config_id=\d+|source_file=[^;]+)"
 
@@ -39,7 +40,8 @@ def read(opened: Opened) -> Table:
         opened: the file.
 
     Returns:
-        The trace's columns, `curve_points`, the points of the row's curve, and what the deployment was.
+        The trace's columns, `curve` and `curve_points`, the number of the row's curve and its points, `steps_averaged`, at
+        least as many as a request has tokens, and what the deployment was.
 
     Raises:
         TraceError: a column missing, a cell that is no number or not above zero, or no row that says its concurrency.
@@ -64,14 +66,14 @@ def read(opened: Opened) -> Table:
         )
     if silent:
         said.append(f"{silent} rows do not say their concurrency; set aside")
-    aside = {"unreadable": cut, "scaled_copy": int(copies.sum()), "not_a_step": frame.height - int(copies.sum()) - kept.height}
-    return Table(_points(kept), aside, tuple(said), missing=("decode_kv_tokens",))
+    aside = {"unreadable": cut, "scaled_copy": int(copies.sum()), "incomplete": frame.height - int(copies.sum()) - kept.height}
+    return Table(_points(kept), aside, tuple(said), missing=MISSING)
 
 
 def _points(kept: pl.DataFrame) -> pl.DataFrame:
     requests = pl.col("concurrency")
     return kept.select(
-        pl.col("row").cast(pl.Int64).alias("step"),
+        apart(pl.col("row")).alias("step"),
         ("curve " + pl.col("curve").cast(pl.String)).alias("source"),
         seconds(kept[TPOT], 1e3).alias("step_time_s"),
         requests.alias("decode_requests"),
@@ -79,6 +81,8 @@ def _points(kept: pl.DataFrame) -> pl.DataFrame:
         pl.lit(0.0).alias("prefill_tokens"),
         pl.lit(0.0).alias("prefill_pairs"),
         pl.lit(0.0).alias("prefill_requests"),
+        pl.col("curve"),
         pl.col("points").cast(pl.Int64).alias("curve_points"),
+        pl.col("osl").alias("steps_averaged"),
         *(pl.col(name) for name in KEPT if name in kept.columns),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from headway.identification.copies import scaled_copies
-from headway.identification.readers.columns import Opened, Table, numbers, text_table
+from headway.identification.readers.columns import Opened, Table, apart, numbers, text_table
 from headway.identification.readers.errors import TraceError
 
 FORM = "Splitwise's table of prompt and token times"
@@ -41,7 +41,8 @@ def read(opened: Opened) -> Table:
         opened: the file.
 
     Returns:
-        The trace's columns, one stream for each llm, card and TP, and `model`, `hardware`, `tensor_parallel`, `phase`.
+        The trace's columns, one stream for each llm, card and TP, `steps_averaged` (of a decode step those of its batch), and
+        `model`, `hardware`, `tensor_parallel`, `phase`.
 
     Raises:
         TraceError: a column missing, a cell that is no number or not above zero, or no row left.
@@ -89,8 +90,9 @@ def _steps(kept: pl.DataFrame) -> pl.DataFrame:
     for nth, (phase, (time, *work)) in enumerate(works.items()):
         step_s = pl.Series("step_time_s", kept[time].to_numpy() / 1e3)
         sums = [value.alias(name) for name, value in zip(names, work, strict=True)]
-        step = (pl.col("row").cast(pl.Int64) * 2 + nth).alias("step")
-        parts.append(kept.select(step, step_s, *sums, *about, pl.lit(phase).alias("phase")))
+        step = apart(pl.col("row").cast(pl.Int64) * 2 + nth).alias("step")
+        averaged = (pl.lit(1.0) if phase == "prefill" else pl.max_horizontal(_outputs() - 1, 1.0)).alias("steps_averaged")
+        parts.append(kept.select(step, step_s, *sums, averaged, *about, pl.lit(phase).alias("phase")))
     return pl.concat(parts).sort("step")
 
 

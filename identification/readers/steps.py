@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +11,7 @@ import polars as pl
 from headway.identification.readers.columns import Opened, Table, need_columns, numbers, pairs, requests, seconds, text_pieces, text_table
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.thinning import take
+from headway.identification.readers.wall_clock import on_the_wall
 from headway.identification.trace import COLUMNS
 
 FORM_STEPS = "Headway's step table"
@@ -33,13 +34,18 @@ def claims_steps(opened: Opened) -> bool:
         opened: the file; Parquet or CSV.
 
     Returns:
-        True for any Parquet file, and for a header that names `step_time_s` or most of the other columns.
+        True for any Parquet file, and for a header that names a duration of the step or most of the other columns.
     """
-    return opened.start.startswith(b"PAR1") or "step_time_s" in opened.header or sum(n in opened.header for n in STEP_COLUMNS) >= 4
+    header = opened.header
+    timed = "step_time_s" in header or "device_time_s" in header
+    return opened.start.startswith(b"PAR1") or timed or sum(n in header for n in STEP_COLUMNS) >= 4
 
 
 def read_steps(opened: Opened) -> Table:
     """Read Headway's own step table.
+
+    With `period_s`, from the start of a step to the start of the next one, beside `step_time_s` or `device_time_s`, the
+    period is what is fitted: users wait for the host's gap as well. With `device_time_s` alone the clock is the device's.
 
     Args:
         opened: the file; Parquet or CSV.
@@ -59,11 +65,18 @@ def read_steps(opened: Opened) -> Table:
         values = frame[name].cast(pl.Float64, strict=False)
         if name not in ("worker_id", "dp_rank") and values.null_count() == frame[name].null_count():
             frame = frame.with_columns(values.alias(name))
-    return Table(frame, aside | taken.aside, taken.said)
+    timed = on_the_wall(frame)
+    return Table(timed.frame, aside | taken.aside | timed.aside, (*taken.said, *timed.said), clock=timed.clock)
+
+
+def _required(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that must be there: of the durations either one."""
+    device = "device_time_s" in names and "step_time_s" not in names
+    return tuple("device_time_s" if device and name == "step_time_s" else name for name in STEP_COLUMNS)
 
 
 def _from_csv(opened: Opened, aside: dict[str, int]) -> Iterator[pl.DataFrame]:
-    for cells in text_pieces(opened, STEP_COLUMNS, FORM_STEPS):
+    for cells in text_pieces(opened, _required(opened.header), FORM_STEPS):
         aside["unreadable"] += cells.cut
         yield _checked(cells.frame, opened, cells.before)
 
@@ -74,7 +87,7 @@ def _from_parquet(opened: Opened) -> Iterator[pl.DataFrame]:
         rows = scanned.select(pl.len()).collect().item()
         for start in range(0, max(rows, 1), PIECE_ROWS):
             frame = scanned.slice(start, PIECE_ROWS).collect()
-            need_columns(frame, opened.file, STEP_COLUMNS, FORM_STEPS)
+            need_columns(frame, opened.file, _required(frame.columns), FORM_STEPS)
             opened.progress(min((start + PIECE_ROWS) / max(rows, 1), 1.0))
             if rows:
                 yield _checked(frame, opened, start)
@@ -85,8 +98,26 @@ def _from_parquet(opened: Opened) -> Iterator[pl.DataFrame]:
 
 
 def _checked(frame: pl.DataFrame, opened: Opened, before: int) -> pl.DataFrame:
-    frame = numbers(frame, opened.file, STEP_COLUMNS, before=before)
+    required = _required(frame.columns)
+    frame = numbers(frame, opened.file, required, before=before)
+    for name in ("device_time_s", "period_s"):
+        if name in frame.columns and name not in required:
+            frame = _where_known(frame, opened.file, name, before)
     return frame.with_columns(pl.col("source").cast(pl.String).fill_null("unknown")) if "source" in frame.columns else frame
+
+
+def _where_known(frame: pl.DataFrame, file: str, name: str, before: int) -> pl.DataFrame:
+    """A column of durations that may be empty, or below zero, where nothing was recorded."""
+    cells = frame[name].str.strip_chars().replace("", None) if frame[name].dtype == pl.String else frame[name]
+    known = frame.with_columns(cells.cast(pl.Float64, strict=False).fill_nan(None).fill_null(-1.0).alias(name))
+    # what is there, but no number, must not pass for unknown
+    broken = cells.is_not_null() & cells.cast(pl.Float64, strict=False).is_null()
+    if broken.any():
+        row = int(broken.arg_true()[0])
+        raise TraceError(file, "a number, or nothing where it is not known", row=before + row + 1, column=name, found=cells[row])
+    return numbers(known, file, (name,), negative=(name,), before=before).with_columns(
+        pl.when(pl.col(name) > 0).then(pl.col(name)).alias(name)
+    )
 
 
 def claims_scheduler(opened: Opened) -> bool:

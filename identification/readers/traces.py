@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 import headway.identification.readers.aggregates as aggregates
+import headway.identification.readers.bench_forward as bench_forward
 import headway.identification.readers.client_traces as client_traces
 import headway.identification.readers.dynamo_planner as dynamo_planner
 import headway.identification.readers.fpm_records as fpm_records
@@ -37,6 +38,7 @@ TRACE_READERS: dict[str, TraceReader] = {
     "fpm_jsonl": TraceReader(FORM_JSONL, claims_jsonl, read_jsonl),
     "fpm_trace": TraceReader(fpm_records.FORM_TRACE, fpm_records.claims_trace, fpm_records.read_trace_records),
     "fpm_msgpack": TraceReader(fpm_records.FORM_MSGPACK, fpm_records.claims_msgpack, fpm_records.read_msgpack),
+    "bench_forward": TraceReader(bench_forward.FORM, bench_forward.claims, bench_forward.read),
     "vllm_stats": TraceReader(vllm_stats.FORM, vllm_stats.claims, vllm_stats.read),
     "trtllm_stats": TraceReader(trtllm_stats.FORM, trtllm_stats.claims, trtllm_stats.read),
     "scheduler": TraceReader(FORM_SCHEDULER, claims_scheduler, read_scheduler),
@@ -149,4 +151,5 @@ def _repeated(frame: pl.DataFrame) -> list[str]:
     if not twice.height:
         return []
     name, step = twice["source"][0], twice["step"][0]
-    return [f"{twice.height} step numbers come more than once in stream {name} (first: {step}); it may mix several workers"]
+    come = "1 step number comes" if twice.height == 1 else f"{twice.height} step numbers come"
+    return [f"{come} more than once in stream {name} (first: {step}); it may mix several workers"]

@@ -64,7 +64,10 @@ def read(opened: Opened) -> Table:
         TraceError: a table of collectives, an llm whose layers are not known, a column missing or a cell that is no number.
     """
     if _collectives(opened):
-        raise TraceError(opened.file, "a trace of engine steps; this is a table of collectives by size, which is one part of a step")
+        raise TraceError(
+            opened.file,
+            "a trace of engine steps; this is a table of collectives by size (Vidur's), one part of a step; give mlp.csv",
+        )
     times = [MEDIAN.format(name) for name in (*IN_LAYER, *ONCE)]
     names = (*times, *SHAPE, TOKENS, TP)
     frame, cut = text_table(opened, names, FORM)
@@ -80,7 +83,7 @@ def read(opened: Opened) -> Table:
         said.append(f"no collective in this table: above TP 1 a step lacks its {COLLECTIVES * layers} all-reduces")
     zero = np.zeros(len(tokens))
     columns = {
-        "step": np.arange(len(tokens)),
+        "step": 2 * np.arange(len(tokens)),  # no two rows ran one after the other: none is another's neighbour
         "source": ("tp" + tp.cast(pl.String)).to_list(),
         "step_time_s": step_s,
         "decode_requests": zero,

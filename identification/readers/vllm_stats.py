@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-
 import msgspec
 
 from headway.identification.readers.columns import MOST, Opened, Table
-from headway.identification.readers.engine_log import Step, Streams, counted, frame_of, lines
+from headway.identification.readers.engine_log import Step, Streams, frame_of, lines
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.fpm import wrong_record
 from headway.identification.readers.vllm_iterations import LACKS, SHORTEST_MS
+from headway.identification.readers.wall_clock import on_the_wall
 
 FORM = "the record of a vLLM stat logger, one JSON object a line"
-HOST_SHARE = 0.02
-"""Share of the period outside the step time from which on it is said: below it no target would notice."""
-FEWEST = 20
-"""Periods from which on their median is said."""
 
 
 class Details(msgspec.Struct):
@@ -77,13 +72,14 @@ def read(opened: Opened) -> Table:
     """Read the record. A last line that was cut off is set aside.
 
     start = t - elapsed: the plugin runs in another process, some tenths of a millisecond after the step. A period runs to
-    the start of the next step, and is left out where the engine fell idle between them.
+    the start of the next step, and is left out where the engine fell idle between them. elapsed_ms leaves out what the host
+    does between steps, so the periods are the durations where they are known, and elapsed_ms is kept as `device_time_s`.
 
     Args:
         opened: the file.
 
     Returns:
-        The trace's columns, durations from elapsed_ms [s]; start_s, period_s, queued_requests and kv_usage.
+        The trace's columns, durations from start to start [s]; start_s, period_s, device_time_s, queued_requests and kv_usage.
 
     Raises:
         TraceError: a line that is no such object, other than a last one cut off; a number out of range; no step.
@@ -105,7 +101,9 @@ def read(opened: Opened) -> Table:
         log.take(record)
     if not log.steps:
         raise TraceError(opened.file, f"at least one step in {FORM}, found none: start vLLM with --enable-logging-iteration-details")
-    return Table(frame_of(log.steps), log.aside, (*_host(log.steps), *log.streams.said()), ("decode_kv_tokens", *LACKS))
+    timed = on_the_wall(frame_of(log.steps))
+    aside = log.aside | {"incomplete": log.aside["incomplete"] + timed.aside.get("incomplete", 0)}
+    return Table(timed.frame, aside, (*timed.said, *log.streams.said()), ("decode_kv_tokens", *LACKS), timed.clock)
 
 
 class _Log:
@@ -146,17 +144,6 @@ class _Log:
         self.steps.append(step)
         if record.running or record.waiting:
             self.last[engine] = len(self.steps) - 1
-
-
-def _host(steps: list[Step]) -> tuple[str, ...]:
-    """Say how much of the period elapsed_ms leaves out: targets are promised on the wall clock."""
-    shares = [1 - step.step_time_s / step.period_s for step in steps if step.period_s]
-    if len(shares) < FEWEST or (share := statistics.median(shares)) < HOST_SHARE:
-        return ()
-    return (
-        f"elapsed_ms leaves out {share:.1%} of the period from step to step (median of {counted(len(shares), 'period')}), which the "
-        "host takes: wall-clock targets need that room; period_s holds the periods",
-    )
 
 
 def _check(file: str, row: int, record: Record) -> None:

@@ -36,9 +36,16 @@
   dark.addEventListener("change", () => draw(dark.matches));
 
   // Paper is narrower than the window, and its layout is seen by no observer.
+  const folds = [...document.querySelectorAll("details")];
+  let closed = [];
   addEventListener("beforeprint", () => {
+    closed = folds.filter((fold) => !fold.open);
+    closed.forEach((fold) => (fold.open = true)); // paper cannot be unfolded
     draw(false);
     for (const plot of plots) Plotly.relayout(plot, { width: 660 });
   });
-  addEventListener("afterprint", () => draw(dark.matches));
+  addEventListener("afterprint", () => {
+    closed.forEach((fold) => (fold.open = false));
+    draw(dark.matches);
+  });
 })();
