@@ -65,7 +65,7 @@ class Scenario:
         cache = decode * rng.uniform(500, 2600, k)
         noise = np.exp(0.05 * rng.standard_normal(k))
         time = np.array([self.own.plant(p, n, kv, 1.0) for p, n, kv in zip(prefill, decode, cache, strict=True)]) * noise
-        return fit_roof(Batch(decode, cache, prefill, prefill**2 / 2, (prefill > 0).astype(float)), time)[0]
+        return fit_roof(Batch(decode, cache + self.per_request * decode, prefill, prefill**2 / 2, (prefill > 0).astype(float)), time)[0]
 
     def figures(self, steps: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
         """Shares of late steps [%] and prompt tokens per second, means over the runs.

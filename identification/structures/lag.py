@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import minimize_scalar
 
 from headway.identification.structures.crossval import Comparison, compare
 from headway.identification.trace import Trace
@@ -195,11 +195,12 @@ def _beside(predicted_s: np.ndarray, neighbours: Neighbours) -> np.ndarray:
 
 
 def _share(columns: np.ndarray, log_ratio: np.ndarray) -> float:
-    """The share that leaves the smallest residual, robustly."""
+    """The share that leaves the smallest residual, by a loss that bends from a square to a slope."""
+    centre, slope = float(np.median(log_ratio)), columns[:, 0]
 
-    def residual(share: np.ndarray) -> np.ndarray:
-        return log_ratio - np.log1p(np.maximum(columns[:, 0] * share[0], -0.95))
+    def loss(share: float) -> float:
+        residual = (log_ratio - centre - np.log1p(np.maximum(slope * share, -0.95))) / BEND
+        return float(np.sqrt(1 + residual**2).sum())
 
-    centre = float(np.median(log_ratio))
-    found = least_squares(lambda s: residual(s) - centre, [0.01], loss="soft_l1", f_scale=BEND, bounds=(0.0, MOST))
-    return float(found.x[0])
+    found: Any = minimize_scalar(loss, bounds=(0.0, MOST), method="bounded", options={"xatol": 1e-5})
+    return float(found.x) if loss(float(found.x)) < loss(0.0) else 0.0

@@ -23,6 +23,8 @@ LEAST_SPREAD = 1e-4
 MOST = 3.0
 """Largest logarithmic residual that enters: one step cannot count for more."""
 ROUNDS = 60
+ALIKE = 1e-12
+"""Share of the largest eigenvalue below which a direction of alike columns is told by nothing."""
 CHANGE = 1e-6
 """Change of any term's largest share of the median duration below which the fit has converged, within at most ROUNDS."""
 
@@ -69,12 +71,13 @@ def fit_law(terms: np.ndarray, step_time_s: np.ndarray, *, rounds: int = ROUNDS)
     if still.any():
         terms = np.where(still, 0.0, terms)
     log_time = np.log(step_time_s)
-    coefficients = nonnegative(terms / step_time_s[:, None], np.ones(len(step_time_s)))
+    exact = rounds >= ROUNDS
+    coefficients = nonnegative(terms / step_time_s[:, None], np.ones(len(step_time_s)), exact=exact)
     size = terms.max(axis=0) / np.median(step_time_s)
     for _ in range(rounds):
         residual, weight = _residual(terms, log_time, coefficients)
         root = np.sqrt(weight)
-        found = nonnegative(terms * (root * np.exp(residual) / step_time_s)[:, None], (1.0 + residual) * root)
+        found = nonnegative(terms * (root * np.exp(residual) / step_time_s)[:, None], (1.0 + residual) * root, exact=exact)
         change = np.abs((found - coefficients) * size).max()
         coefficients = found
         if change <= CHANGE:
@@ -105,21 +108,22 @@ def equations(law: Law) -> tuple[np.ndarray, np.ndarray]:
     return law.rows * root[:, None], (1.0 + law.residual) * root
 
 
-def nonnegative(rows: np.ndarray, right: np.ndarray) -> np.ndarray:
+def nonnegative(rows: np.ndarray, right: np.ndarray, *, exact: bool = True) -> np.ndarray:
     """Least squares under c >= 0, over columns of very different size.
 
     Args:
         rows: shape (k, m).
         right: shape (k,).
+        exact: as in `reduce`.
 
     Returns:
         Coefficients, shape (m,); zero for a column that is zero throughout.
     """
-    factor, reduced, size = reduce(rows, right)
+    factor, reduced, size = reduce(rows, right, exact=exact)
     return nnls(factor, reduced, maxiter=100 * rows.shape[1])[0] / size
 
 
-def reduce(rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reduce(rows: np.ndarray, right: np.ndarray, *, exact: bool = True) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Equations of m rows instead of k with the same least-squares solutions, over columns of unit size.
 
     Cholesky's factor of the Gram matrix, one pass over the rows; it squares the condition number, so where columns are
@@ -128,6 +132,7 @@ def reduce(rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray,
     Args:
         rows: shape (k, m).
         right: shape (k,).
+        exact: False where six digits are enough (a search over many structures): alike columns then cost no QR either.
 
     Returns:
         (factor, shape (m, m), or (k, m) for fewer rows than that; right-hand side, as many; size of each column of
@@ -145,6 +150,10 @@ def reduce(rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray,
         return factor, reduced, size
     if len(rows) <= rows.shape[1]:
         return rows / size, right, size
+    if not exact:
+        values, vectors = np.linalg.eigh(gram)
+        root = np.sqrt(np.maximum(values, values[-1] * ALIKE))
+        return root[:, None] * vectors.T, (vectors.T @ ((right @ rows) / size)) / root, size
     q, r = np.linalg.qr(rows / size)
     return r, q.T @ right, size
 
