@@ -13,10 +13,10 @@ that only admission, long before, keeps them within the budget.
 
 Outputs are unknown until they end; P is what `headway.controllers.survival` learns of them.
 
-A quadratic program over the same horizon was tried as a reference (`headway.experiments.mpc`); this explicit form is a
-sum over the running requests when the outlook is made anew, and eight evaluations of the plant per candidate. It is
-made anew, where a candidate waits, if somebody was preempted, if it is AGE steps old, or if somebody ended and it is
-n / SPARING steps old with n running. Whoever is let in is added to it.
+No program is solved: whoever is let in only adds to both sides, so that one after another from the head of the queue
+is the longest prefix that fits. It costs eight evaluations of the plant per candidate, and a sum over the running
+requests when the outlook is made anew: where a candidate waits, every AGE steps, and if somebody was preempted. In between, who
+is let in is added to it and who ends is taken out.
 
 Source:
     Mesbah, Stochastic model predictive control, IEEE Control Systems Magazine, 2016 (chance constraints).
@@ -38,40 +38,79 @@ from headway.controllers.policy import (
     SETPOINT_S,
     WATERMARK,
 )
-from headway.controllers.survival import count_lengths, reached, row_of
+from headway.controllers.survival import count_lengths, learn, reached, row_of
 from headway.controllers.tracker import TRACKER
 from headway.models.compiled import compiled
-from headway.models.state import ALIVE, ALL_STAY, CENSORED, EXPECTED, EXPECTED_KV, RUNNING_IDS, VARIANCE
+from headway.models.goodput import FINISHED
+from headway.models.state import ALIVE, ALL_STAY, CENSORED, EXPECTED, EXPECTED_KV, RELEASED_IDS, RUNNING_IDS, VARIANCE
 from headway.models.steptime import step_time
 
 MYOPIC, LOOKAHEAD = 1.0, 2.0
 POINTS = 8
 """Points of the horizon, now included: outputs shorter than the first interval peak at once."""
 AGE = 16
-"""Steps after which an outlook is made anew: a sixtieth of the horizon."""
-SPARING = 64
-"""Running requests for every step that an outlook lasts at least when requests end: an engine of many ends one each step."""
+"""Steps after which an outlook is made anew: a sixtieth of the default horizon."""
+
+
+@compiled
+def count_in(o, row, emitted, context, sign, policy):
+    """Add one request to the outlook, or take it out.
+
+    Args:
+        o: the outlook, changed in place.
+        row: of its class.
+        emitted: tokens it emitted [tokens].
+        context: its prompt and those [tokens].
+        sign: 1 to add, -1 to take out.
+        policy: packed.
+    """
+    alive = o[ALIVE + row]
+    here = reached(alive, emitted + 1.0)
+    for k in range(1 if policy[ADMISSION] == MYOPIC else POINTS):
+        h = policy[LOOK_STEPS] * k / (POINTS - 1)
+        s = reached(alive, emitted + 1.0 + h) / here if here > 0.0 else 1.0
+        c = context + h
+        o[EXPECTED, k] += sign * s
+        o[EXPECTED_KV, k] += sign * (s * c)
+        o[VARIANCE, k] += sign * (s * (1.0 - s) * c * c)
+        o[ALL_STAY, k] += sign * c
 
 
 @compiled
 def joined(r, e, policy):
-    """Add one request to the outlook.
+    """Add a request that was let in to the outlook.
 
     Args:
         r: its record.
         e: the books.
         policy: packed.
     """
-    o, context = e.outlook, r.prompt + r.emitted
-    alive = o[ALIVE + row_of(r)]
-    here = reached(alive, r.emitted + 1.0)
-    for k in range(1 if policy[ADMISSION] == MYOPIC else POINTS):
-        h = policy[LOOK_STEPS] * k / (POINTS - 1)
-        s = reached(alive, r.emitted + 1.0 + h) / here if here > 0.0 else 1.0
-        o[EXPECTED, k] += s
-        o[EXPECTED_KV, k] += s * (context + h)
-        o[VARIANCE, k] += s * (1.0 - s) * (context + h) * (context + h)
-        o[ALL_STAY, k] += context + h
+    count_in(e.outlook, row_of(r), r.emitted, r.prompt + r.emitted, 1.0, policy)
+
+
+@compiled
+def ended(req, e, ids, policy):
+    """Learn from the outputs that ended with the last step, and take them out. To be called before anything else is released.
+
+    A request is taken out as it stood when the outlook was made, one token shorter for every step since. For one that waited
+    in between, its cache taken away, that is too short: the outlook is then too full until it is made anew.
+
+    Args:
+        req: requests.
+        e: the books.
+        ids: id table.
+        policy: packed.
+    """
+    if e.learned == e.step:
+        return
+    e.learned = e.step
+    age = e.step - (e.outlook_until - AGE)
+    for k in range(e.n_released):
+        r = req[ids[RELEASED_IDS, k]]
+        if r.status == FINISHED:
+            learn(r, e)
+            then = max(r.emitted - age, 0.0)
+            count_in(e.outlook, row_of(r), then, r.prompt + then, -1.0, policy)
 
 
 @compiled
@@ -84,7 +123,7 @@ def look(req, e, ids, policy):
         ids: id table.
         policy: packed.
     """
-    e.outlook_until, e.outlook_preempted, e.outlook_ended = e.step + AGE, e.preempted, 0
+    e.outlook_until, e.outlook_preempted = e.step + AGE, e.preempted
     count_lengths(req, e, ids, policy[PRIOR_TOKENS], policy[PRIOR_REQUESTS])
     e.outlook[:CENSORED, :POINTS] = 0.0
     for k in range(e.n_running):
@@ -105,8 +144,7 @@ def admits(r, req, e, ids, policy):
     Returns:
         True if so.
     """
-    age = e.step - (e.outlook_until - AGE)
-    if age >= AGE or e.preempted != e.outlook_preempted or (e.outlook_ended > 0 and age * SPARING >= e.n_running):
+    if e.step >= e.outlook_until or e.preempted != e.outlook_preempted or e.n_running == 0:
         look(req, e, ids, policy)
     if e.n_running == 0:
         return True
@@ -119,7 +157,7 @@ def admits(r, req, e, ids, policy):
         s = reached(alive, r.emitted + 1.0 + h) / here if here > 0.0 else 1.0
         c = context + h
         n, kv, variance = o[EXPECTED, k] + s, o[EXPECTED_KV, k] + s * c, o[VARIANCE, k] + s * (1.0 - s) * c * c
-        kv = min(kv + policy[LOOK_Z] * math.sqrt(variance), o[ALL_STAY, k] + c)
+        kv = min(kv + policy[LOOK_Z] * math.sqrt(max(variance, 0.0)), o[ALL_STAY, k] + c)
         if (kv + n * (block - 1.0)) / block > pool or step_time(plant, n, kv, 0.0, 0.0, 0.0) > e.admit_s:
             return False
     return True

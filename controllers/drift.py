@@ -50,11 +50,11 @@ class DriftMonitor:
     An alarm is raised where a CUSUM passes `limit` and ends where it is back at a quarter of it. s is the largest of three
     spreads that the monitor measures itself: of e from step to step, and of its means over 20 and 200 steps times sqrt(20) and
     sqrt(200), so that an engine that wanders by itself is held against its wandering. Means are measured against the mean
-    before, and slowly: a lasting shift moves them once. Steps are whitened because half of what tells a slowdown from the residual's own
-    slow movement is in its first ten steps. The second form of k keeps shifts below half of `slowdown` silent on engines
-    so quiet that one would show. AR(1) whitening by the correlation at lag one was
-    refused: noise that is partly white hides how slow the rest of it moves, and with the limit that keeps false alarms as rare
-    the alarm comes after 61 steps instead of 18.
+    before, and slowly: a lasting shift moves them once. Steps are whitened because half of what tells a slowdown from the
+    residual's own slow movement is in its first ten steps. The second form of k keeps shifts below half of `slowdown` silent on
+    engines so quiet that one would show. AR(1) whitening by the correlation at lag one was refused: noise that is partly white
+    hides how slow the rest of it moves, and with the limit that keeps false alarms as rare the alarm comes after 61 steps
+    instead of 18.
 
     Args:
         slowdown: change of the step time that must be found, a share.

@@ -33,10 +33,10 @@ COUNTS = 12
 (LATE, WINDOW, CLEAN, BLIND, OVER_STEPS, LEAST_S, MOST_S, FALLBACK, MAX_TOKENS, MAX_SEQS, HULL_N, HULL_KV) = range(12)
 NUMBERS = 12
 """Length of a packed guard."""
-(HELD, HELD_BEFORE, HELD_EARLIER, PREFILL, SAFE, CAP, READY, MODE, BITS, LATES, SEEN, BAD, OVER, FLIPS, DOUBLED) = range(15)
-(STEP, CLOCK_S, SINGLE, SINGLE_MIXED, Y, KV, READY_KV, CALLS) = range(15, 23)
-MEMORY = 23
-"""Length of the guard's memory."""
+(HELD, HELD_BEFORE, HELD_EARLIER, PREFILL, SAFE, CAP, READY, MODE, BITS, LATES, SEEN, BAD, OVER, CALLS) = range(14)
+(STEP, CLOCK_S, Y, KV, READY_KV, SINGLE, FLIPS, DOUBLED) = 14, 15, 16, 17, 18, 19, 21, 23
+MEMORY = 25
+"""Length of the guard's memory. The last three have a place for decode-only steps and one for steps with prefill."""
 TWICE_LOW, TWICE_HIGH, FLIPS_TELL = 1.7, 2.3, 5.0
 """A reading of two loops is this many times the last single one, and this many changes in a row between the two tell it."""
 ABSURD = 20.0
@@ -137,7 +137,7 @@ def guard_init(guard, memory, counts, law, state, plant, budget_s):
     law_init(law, state)
     memory[:], counts[:] = 0.0, 0.0
     memory[HELD : HELD_EARLIER + 1] = guard[MAX_TOKENS]
-    memory[STEP : READY_KV + 1] = np.nan
+    memory[STEP : SINGLE + 2] = np.nan
     signals = np.zeros(SIGNALS)
     ready = max(guard[HULL_N], 1.0)
     signals[0], signals[4], signals[8] = np.nan, ready, guard[HULL_KV]
@@ -239,15 +239,16 @@ def _examine(guard, memory, y, p, n, predicted):
     if not guard[LEAST_S] <= y <= guard[MOST_S]:
         return CLOCK
     if predicted > 0.0:
-        ratio, at = y / predicted, SINGLE_MIXED if p > 0.0 else SINGLE
-        doubled, before = TWICE_LOW * memory[at] <= ratio <= TWICE_HIGH * memory[at], memory[DOUBLED] > 0.0
-        memory[FLIPS] = memory[FLIPS] + 1.0 if doubled != before else 0.0
+        ratio, r = y / predicted, 1 if p > 0.0 else 0
+        single, before = memory[SINGLE + r], memory[DOUBLED + r] > 0.0
+        doubled = TWICE_LOW * single <= ratio <= TWICE_HIGH * single
+        memory[FLIPS + r] = memory[FLIPS + r] + 1.0 if doubled != before else 0.0
         if doubled and before:
             doubled = False
         if not doubled:
-            memory[at] = ratio
-        memory[DOUBLED] = 1.0 if doubled else 0.0
-        if doubled and memory[FLIPS] >= FLIPS_TELL:
+            memory[SINGLE + r] = ratio
+        memory[DOUBLED + r] = 1.0 if doubled else 0.0
+        if doubled and memory[FLIPS + r] >= FLIPS_TELL:
             return DOUBLE
     if n + p <= max(memory[HELD], memory[HELD_BEFORE], memory[HELD_EARLIER]):
         memory[OVER] = 0.0

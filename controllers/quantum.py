@@ -18,7 +18,7 @@ NONE = -1.0
 
 @compiled_inline
 def held(u, last, quantum, most):
-    """The command for a budget: a multiple of the quantum, the last one as long as it will do.
+    """The command for a budget: a multiple of the quantum, the last one, whatever it is, as long as it will do.
 
     c := clip(c, floor(u / Q - 1/2) Q, floor(u / Q + 1/2) Q), at least Q, at most the multiple below `most`
     c := floor(u)                                              if u < Q: less than a quantum would be nothing at all

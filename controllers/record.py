@@ -117,8 +117,8 @@ class ControllerRecord:
                 raise ValueError(f"unknown law {kind!r}; this version knows {', '.join(CONTROLLERS)}")
             given = data["policy"]
             names = (*POLICY_UNITS, *(ADMISSION_UNITS if "admission" in given else ()))
-            choices = {n: given[n] for n in ("order", "triage", "admission") if n != "admission" or n in given}
-            policy = Policy(**choices, **{n: float(given[n]["value"]) for n in names})
+            choices = given["order"], given["triage"]
+            policy = Policy(*choices, admission=given.get("admission", "none"), **{n: float(given[n]["value"]) for n in names})
             targets = tuple(Target(**t) for t in data["targets"])
             limits = Limits(**data["engine"])
             structure = data["plant"]["structure"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from headway.controllers.admission import admission_limit_s, admits, joined
+from headway.controllers.admission import admission_limit_s, admits, ended, joined
 from headway.controllers.laws import law_step
 from headway.controllers.order import FCFS, heapify, key_of, pop_least, sift_queue
 from headway.controllers.policy import (
@@ -25,7 +25,6 @@ from headway.controllers.policy import (
     TRIAGE,
     WATERMARK,
 )
-from headway.controllers.survival import learn
 from headway.models.compiled import compiled
 from headway.models.goodput import WAITING
 from headway.models.mechanics import admit, arrive, preempt_last, schedule_chunk, schedule_decode
@@ -67,7 +66,7 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
     """
     e = books[0]
     if policy[ADMISSION] > 0.0:
-        learn(req, e, ids)
+        ended(req, e, ids, policy)
     arrive(req, e, ids, policy[BLOCK], policy[BLOCKS], policy[WATERMARK], policy[MAX_LEN])
     # under plain FCFS the queue loses requests at its head only, which costs nothing to close
     if policy[ORDER] != FCFS or policy[TRIAGE] != 0.0:

@@ -20,8 +20,7 @@ import math
 import numpy as np
 
 from headway.models.compiled import compiled, compiled_inline
-from headway.models.goodput import FINISHED
-from headway.models.state import CENSORED, EXPOSED, OUTLOOK_BINS, OUTLOOK_CLASSES, RELEASED_IDS, RUNNING_IDS, SEEN
+from headway.models.state import CENSORED, EXPOSED, OUTLOOK_BINS, OUTLOOK_CLASSES, RUNNING_IDS, SEEN
 
 MEMORY = 0.9995
 """Weight that an output keeps whenever another of its class ends: some two thousand are remembered."""
@@ -99,25 +98,17 @@ def row_of(r):
 
 
 @compiled
-def learn(req, e, ids):
-    """Take in whose output ended with the last step. To be called before anything else is released.
+def learn(r, e):
+    """Take in that an output has ended.
 
     Args:
-        req: requests.
+        r: record of its request.
         e: the books.
-        ids: id table.
     """
-    if e.learned == e.step:
-        return
-    e.learned = e.step
-    for k in range(e.n_released):
-        r = req[ids[RELEASED_IDS, k]]
-        if r.status == FINISHED:
-            e.outlook_ended += 1
-            seen = e.outlook[SEEN + row_of(r)]
-            for j in range(OUTLOOK_BINS):
-                seen[j] *= MEMORY
-            seen[bin_of(r.emitted)] += 1.0
+    seen = e.outlook[SEEN + row_of(r)]
+    for j in range(OUTLOOK_BINS):
+        seen[j] *= MEMORY
+    seen[bin_of(r.emitted)] += 1.0
 
 
 @compiled

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.controllers.pi import PILaw
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate
 from headway.models.signals import Limits
@@ -23,6 +22,7 @@ class Free(NamedTuple):
         high: greatest.
         unit: a practical step on that scale: differences are taken over half of it, moves are measured in it.
         log2: searched as a base-2 logarithm.
+        whole: a number searched so is rounded to a whole one.
     """
 
     name: str
@@ -30,9 +30,7 @@ class Free(NamedTuple):
     high: float
     unit: float
     log2: bool = False
-
-
-LAW_FIELDS = tuple(f.name for f in dataclasses.fields(PILaw))  # pyright: ignore[reportArgumentType]  # a dataclass by @pytree
+    whole: bool = True
 
 
 def free_parameters(limits: Limits) -> dict[str, Free]:
@@ -47,11 +45,12 @@ def free_parameters(limits: Limits) -> dict[str, Free]:
     tokens, seqs = math.log2(limits.max_tokens), math.log2(limits.max_seqs)
     rows = (
         Free("margin", 0.0, 0.6, 0.05),
+        Free("late_rate", -10.0, -2.0, 0.5, log2=True, whole=False),
         Free("aging_rate", 0.0, 3.0, 0.25),
         Free("chunk_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
-        # 2 kp + ki <= 1 keeps a gain margin of 6 dB at a delay of one step, as long as the plant is no steeper than the law's slope
-        Free("kp", 0.0, 0.35, 0.05),
-        Free("ki", 0.0, 0.3, 0.05),
+        # kp and ki up to a quarter keep a gain margin of 7.9 dB at a delay of two steps, while the plant is no steeper than the law assumes
+        Free("kp", 0.0, 0.25, 0.05),
+        Free("ki", 0.0, 0.25, 0.05),
         Free("running_limit", min(2.0, seqs), seqs, 0.5, log2=True),
         Free("most_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
         Free("tolerance", -0.6, 0.4, 0.1),
@@ -82,7 +81,9 @@ class Space:
         unknown = [n for n in names or () if n not in known]
         if unknown:
             raise ValueError(f"cannot tune {unknown}; known: {', '.join(known)}")
-        chosen = [n for n in known if names is None or n in names or n in ALWAYS]
+        self.law_fields = frozenset(base.law.gains())
+        there = self.law_fields | {f.name for f in dataclasses.fields(base.policy)}  # pyright: ignore[reportArgumentType]  # a dataclass by @pytree
+        chosen = [n for n in known if n in there and (names is None or n in names or n in ALWAYS)]
         self.base, self.limits, self.free = base, limits, [known[n] for n in chosen]
         self.low = np.array([f.low / f.unit for f in self.free])
         self.high = np.array([f.high / f.unit for f in self.free])
@@ -98,7 +99,7 @@ class Space:
         """
         point = np.clip(point, self.low, self.high)
         rows = {f.name: float(x * f.unit) for f, x in zip(self.free, point, strict=True)}
-        return {f.name: float(round(2.0 ** rows[f.name])) if f.log2 else rows[f.name] for f in self.free}
+        return {f.name: _shown(f, rows[f.name]) for f in self.free}
 
     def candidate(self, point: np.ndarray) -> Candidate:
         """The candidate at a point.
@@ -110,8 +111,8 @@ class Space:
             Candidate: the base with the free numbers put in.
         """
         values = self.values(point)
-        law = dataclasses.replace(self.base.law, **{k: v for k, v in values.items() if k in LAW_FIELDS})  # pyright: ignore[reportArgumentType]
-        policy: Policy = dataclasses.replace(self.base.policy, **{k: v for k, v in values.items() if k not in LAW_FIELDS})  # pyright: ignore[reportArgumentType]
+        law = dataclasses.replace(self.base.law, **{k: v for k, v in values.items() if k in self.law_fields})  # pyright: ignore[reportArgumentType]
+        policy: Policy = dataclasses.replace(self.base.policy, **{k: v for k, v in values.items() if k not in self.law_fields})  # pyright: ignore[reportArgumentType]
         return Candidate(law, policy)
 
     def point(self, candidate: Candidate) -> np.ndarray:
@@ -125,7 +126,14 @@ class Space:
         """
         rows = []
         for f in self.free:
-            value = float(getattr(candidate.law if f.name in LAW_FIELDS else candidate.policy, f.name))
+            value = float(getattr(candidate.law if f.name in self.law_fields else candidate.policy, f.name))
             value = math.inf if f.name == "chunk_tokens" and value == 0 else value
-            rows.append((math.log2(max(value, 1.0)) if f.log2 else value) / f.unit)
+            rows.append((math.log2(max(value, 1.0 if f.whole else 2.0**f.low)) if f.log2 else value) / f.unit)
         return np.clip(rows, self.low, self.high)
+
+
+def _shown(free: Free, value: float) -> float:
+    """A number of the search on its own scale."""
+    if not free.log2:
+        return value
+    return float(round(2.0**value)) if free.whole else float(2.0**value)

@@ -20,7 +20,7 @@ from headway.identification.structures.bends import coefficient_intervals, polis
 from headway.identification.structures.crossval import folds, out_of_fold
 from headway.identification.structures.intervals import kept_residuals, margin, margin_interval
 from headway.identification.structures.ladder import Rung, climb
-from headway.identification.structures.lag import Lag, estimate, neighbours_of, sentences
+from headway.identification.structures.lag import Lag, estimate, neighbours_of, refined, sentences
 from headway.identification.structures.learn import FEWEST, Learned, learn, rows_of
 from headway.identification.structures.robust import fit_law
 from headway.identification.structures.terms import Structure
@@ -38,6 +38,8 @@ OUT_OF_FOLD_ROWS = 60_000
 """Used rows up to which the plant's residuals are of laws that had not seen them; above it both are the same to a percent."""
 DEPLOYMENT = ("model", "hardware", "tensor_parallel")
 """Columns of a table that tell apart what was measured: a law holds for one value of each."""
+LAG_ROUNDS, LAG_CHANGE = 8, 2e-3
+"""Times a plant and the shares booked on neighbours are told by each other at most; change of any step at which they agree."""
 DECODE_TERMS = 3
 """Terms that act in a decode-only step."""
 
@@ -85,8 +87,10 @@ def fit(
     reason = judge(trace)
     kept = reason == KEPT
     split = _Split(trace, selected, reason, blocks, where)
+    rows = used_rows(reason, selected, trace.aside if selected.all() else None)
     say("choosing a structure", 0.2)
     wanted, rungs = _structure(trace, split.learn & kept, structure)
+    _enough(trace, int((selected & kept).sum()), rows, wanted)
     say("fitting", 0.5)
     found = _learn(trace, selected & kept, wanted, epsilon, engine)
     say("held-out error", 0.6)
@@ -101,7 +105,7 @@ def fit(
         trace, found.learned.plant, selected & kept, reason, selected, epsilon=epsilon, lag=Lag.from_json(found.identified.about["lag"])
     )
     about = {
-        "rows": used_rows(reason, selected, trace.aside if selected.all() else None),
+        "rows": rows,
         "ladder": [rung.to_json() for rung in [*rungs, *found.rungs]],
         "lag": found.identified.about["lag"],
         "heldout": heldout.to_json() if heldout else None,
@@ -132,13 +136,29 @@ def fit(
     return dataclasses.replace(found.identified, interval=interval, about=about)
 
 
-SLOW_S = 1.0
-"""A median step longer than this is more likely a wrong unit than a slow engine [s]."""
+FAST_S, SLOW_S = 5e-5, 1.0
+"""A median step shorter or longer than this is more likely a wrong unit than a fast or slow engine [s]."""
 
 
 def _unlikely(trace: Trace) -> list[str]:
     median = float(np.median(trace.step_time_s))
-    return [f"the median step takes {median:.3g} s: is step_time_s of this trace in seconds?"] if median > SLOW_S else []
+    likely = FAST_S <= median <= SLOW_S or median == 0
+    return [] if likely else [f"the median step takes {median:.3g} s: is step_time_s of this trace in seconds?"]
+
+
+def _enough(trace: Trace, used: int, rows: Mapping[str, Any], wanted: Structure) -> None:
+    fewest = FEWEST_AGGREGATES if wanted.name == "concurrency" else FEWEST
+    if used < fewest:
+        aside = ", ".join(f"{count} {reason}" for reason, count in rows["set_aside"].items())
+        raise ValueError(
+            f"{', '.join(trace.files) or 'trace'}: a fit needs at least {fewest} used rows, got {used} of {rows['read']} asked for"
+            + (f" (set aside: {aside})" if aside else "")
+            + "; record more, give more files of the same engine, or choose other blocks or values"
+        )
+
+
+def _steps(count: float) -> str:
+    return f"{int(np.ceil(count))}" if count < 1e9 else f"{count:.0e}"
 
 
 def _unrecorded(trace: Trace, rows: np.ndarray) -> list[str]:
@@ -234,20 +254,20 @@ class _Found(NamedTuple):
 
 def _learn(trace: Trace, rows: np.ndarray, wanted: Structure, epsilon: float, engine: Limits) -> _Found:
     """Laws, noise, margins and hull from the rows of a mask."""
-    fewest = FEWEST_AGGREGATES if wanted.name == "concurrency" else FEWEST
-    if int(rows.sum()) < fewest:
-        raise ValueError(
-            f"a fit needs at least {fewest} used rows, got {int(rows.sum())}; record more, give more files of the same engine, or choose other blocks or values"
-        )
     batch, y = trace.batch(), trace.step_time_s
     mixed = np.asarray(batch.prefill_tokens) > 0
     wanted = polished(wanted, batch, y, rows)
     fold, beside = folds(rows, mixed), neighbours_of(trace)
     learned = learn(wanted, batch, y, rows)
-    lag, tried = estimate(y, np.asarray(learned.plant.step_time_s(batch), float), beside, rows, fold)
-    if lag.any:
-        y = y / lag.factor(np.asarray(learned.plant.step_time_s(batch), float), beside)
+    predicted = np.asarray(learned.plant.step_time_s(batch), float)
+    lag, tried = estimate(y, predicted, batch, beside, rows, fold)
+    for _ in range(LAG_ROUNDS if lag.any else 0):  # each plant tells the neighbours better, and they the share
+        y, before = trace.step_time_s / lag.factor(predicted, beside), predicted
         learned = learn(wanted, batch, y, rows)
+        predicted = np.asarray(learned.plant.step_time_s(batch), float)
+        if np.abs(np.log(predicted[rows] / before[rows])).max() < LAG_CHANGE:
+            break
+        lag = refined(lag, trace.step_time_s, predicted, batch, beside, rows)
     residual = np.full(len(y), np.nan)
     if int(rows.sum()) <= OUT_OF_FOLD_ROWS:
         residual = out_of_fold(wanted, batch, y, rows, fold)
@@ -259,7 +279,7 @@ def _learn(trace: Trace, rows: np.ndarray, wanted: Structure, epsilon: float, en
     said = [*learned.said, *sentences(lag)]
     for regime, value in margins.items():
         if value is None and whole:
-            said.append(f"{regime}: too few steps for a margin at epsilon {epsilon:g}, which needs {int(np.ceil(1 / epsilon))}")
+            said.append(f"{regime}: too few steps for a margin at epsilon {epsilon:g}, which needs {_steps(1 / epsilon)}")
     hull = Hull(*(float(getattr(batch, field.name)[rows].max()) for field in dataclasses.fields(Hull)))
     rungs = [Rung(f"time booked {name} on a neighbour", regime, *c, getattr(lag, name)[regime] > 0) for name, regime, c in tried]
     noise = Noise(*(kept_residuals(r) for r in of.values()))

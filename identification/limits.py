@@ -33,6 +33,8 @@ def limits_of(trace: Trace, given: Limits | Mapping[str, Any] | None) -> tuple[L
     known: dict[str, Any] = {**trace.engine, **(given or {})}
     said = []
     block = int(known.get("block_tokens", Limits.block_tokens))
+    if block < 1:
+        raise ValueError(f"block_tokens must be at least 1, got {block}")
     if "kv_tokens" not in known:
         batch = trace.batch()
         largest = int((batch.decode_kv_tokens + batch.prefill_tokens + batch.decode_requests).max())
@@ -49,6 +51,9 @@ def _believe_rows(trace: Trace, known: dict[str, Any], given: Mapping[str, Any])
     batch = trace.batch()
     seen = {"max_tokens": batch.prefill_tokens + batch.decode_requests, "max_seqs": batch.decode_requests}
     said = []
+    held, most = int(known["kv_tokens"]), int(batch.decode_kv_tokens.max())
+    if most > held:
+        said.append(f"kv_tokens is {held:,}, but a step read {most:,} cache tokens: right only where requests share their prefixes")
     for field, values in seen.items():
         most, held = int(values.max()), int(known.get(field, getattr(Limits, field)))
         if most > held:

@@ -19,6 +19,8 @@ INSIDE = (0.05, 0.95)
 """Quantiles of the plant's own residuals between which 90 % of new steps should lie."""
 
 
+FAR = 3.0
+"""Times what the plant says from which on typical steps are said to be of another engine, or in another unit."""
 REACH = 1.05
 """Times the largest sum fitted on from which on a prediction is said to be an extrapolation."""
 
@@ -124,6 +126,7 @@ def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reaso
     for name, stored, regime in (("decode", plant.noise.decode, ~mixed), ("mixed", plant.noise.mixed, mixed)):
         coverage[name], said = _coverage(name, stored, residual[kept & regime], group[kept & regime])
         warnings += said
+    warnings = _elsewhere(residual[kept]) + warnings
     hit = ape[kept]
     return Score(
         steps=int(kept.sum()),
@@ -153,7 +156,8 @@ def _coverage(regime: str, stored: np.ndarray, residual: np.ndarray, group: np.n
     inside = (residual >= low) & (residual <= high)
     share, ends = float(inside.mean()), share_interval(inside, residual, np.random.default_rng(0), group=group)
     said = []
-    if ends and ends[1] < INSIDE[1] - INSIDE[0]:
+    # the band is of as few or many steps as were stored, and wanders as much as the share does
+    if ends and share + (ends[1] - share) * float(np.sqrt(1 + len(residual) / len(stored))) < INSIDE[1] - INSIDE[0]:
         range95 = f"{ends[0]:.0%} to {ends[1]:.0%}"
         said.append(f"{share:.0%} ({range95}) of the {regime} steps lie where 90 % should: they scatter more than the plant says")
     return {"value": share, "ci95": ends}, said
@@ -168,9 +172,22 @@ def _reach(plant: IdentifiedPlant, batch: Batch, kept: np.ndarray) -> list[str]:
     return hull.outside(Batch(**{name: 0.0 if name in inside else value for name, value in largest.items()}))
 
 
+def _elsewhere(residual: np.ndarray) -> list[str]:
+    """Say where the steps are not of the plant's engine at all, or not in seconds."""
+    middle = float(np.median(residual)) if len(residual) else 0.0
+    if abs(middle) < np.log(FAR):
+        return []
+    return [
+        f"the typical step took {np.exp(middle):.3g} times what the plant says: another engine, model or size, or step_time_s is not in seconds"
+    ]
+
+
 def _few(kept: np.ndarray, mixed: np.ndarray) -> list[str]:
     if not kept.any():
         return ["no step is left to score"]
+    if int(kept.sum()) < FEWEST_FOR_INTERVAL:
+        count = int(kept.sum())
+        return [f"only {count} step{'s' * (count > 1)} to score: the error is hardly known"]
     count = int((kept & mixed).sum())
     return [f"only {count} steps with prefill: their error is hardly known"] if 0 < count < FEWEST_FOR_INTERVAL else []
 

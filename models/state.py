@@ -85,7 +85,6 @@ BOOKS = np.dtype(
         ("admit_s", "f8"),  # longest decode-only step that admission may lead to [s]
         ("learned", "i8"),  # step up to which the outlook knows whose output ended
         ("outlook_until", "i8"),  # step from which the outlook is to be made anew
-        ("outlook_ended", "i8"),  # outputs that ended since it was made
         ("outlook_preempted", "i8"),  # preemptions when it was made
         ("outlook", "f8", (SEEN + 2 * OUTLOOK_CLASSES, OUTLOOK_BINS)),  # here, and not beside, an array costs the step no time
     ]

@@ -20,6 +20,7 @@ from headway.controllers.static import StaticLaw
 from headway.controllers.tracker import TrackerLaw
 from headway.controllers.updown import UpDownLaw
 from headway.engines.golden import guard_json
+from headway.engines.runtime import READINGS, Runtime
 from headway.models.concurrency import ConcurrencyPlant
 from headway.models.curved import CurvedPlant
 from headway.models.identified import Hull
@@ -99,10 +100,12 @@ def readings(plant_name: str, steps: int, seed: int) -> np.ndarray:
 def broken(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The same with faults in it, and with step numbers in every second thousand; shapes (steps, 10) and (steps, 2)."""
     rng, rows = np.random.default_rng(seed), rows.copy()
-    stamps, step = np.full((len(rows), 2), np.nan), 0.0
+    stamps, step, turn = np.full((len(rows), 2), np.nan), 0.0, [False, False]
     for k in range(len(rows)):
-        if k // 500 % 5 == 4 and k % 2:
-            rows[k, 0] *= 2.0
+        if k // 500 % 5 == 4:
+            regime = int(rows[k, 1] > 0)
+            turn[regime] = not turn[regime]
+            rows[k, 0] *= 2.0 if turn[regime] else 1.0
         if rng.random() < 0.03:
             rows[k, rng.integers(10)] = rng.choice((np.nan, -1.0, 0.0, np.inf, 1e9, -np.inf))
         if k // 700 % 4 == 3 and k % 700 < 120:
@@ -113,3 +116,37 @@ def broken(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
             step += 1.0 if rng.random() > 0.03 else float(rng.choice((0.0, 2.0, -3.0)))
             stamps[k] = step, np.nan if k // 250 % 2 else step * 0.02
     return rows, stamps
+
+
+class Loop:
+    """A runtime on a noise-free engine that does as it is told; `step` returns the command for the next one."""
+
+    def __init__(
+        self, law: Any, guard: Guard | None = None, plant: Plant = PLANTS["regimes"], *, watched: Any = None, **stamps: Any
+    ) -> None:
+        self.run, self.plant, self.stamps = Runtime(watched or gains(law, plant, guard)), plant, stamps
+        self.k, self.n, self.kv_each = 0, 20.0, 1000.0
+        self.reading: dict[str, Any] = dict.fromkeys(READINGS, 0.0) | {"step_time_s": None}
+        self.budget = self.ask()
+
+    def ask(self, **changed: Any) -> int:
+        self.reading |= {"ready_requests": self.n, "ready_kv_tokens": self.n * self.kv_each + self.k}
+        given = {**self.reading, **{name: stamp + self.k for name, stamp in self.stamps.items()}, **changed}
+        self.budget = self.run.update(**given)
+        return self.budget
+
+    def execute(self, slow: float = 1.0, tokens: float | None = None) -> None:
+        """The engine runs the command, or `tokens` of prompts."""
+        p = max(self.budget - self.n, 0.0) if tokens is None else tokens
+        kv, pairs = self.reading["ready_kv_tokens"], p * p / 2
+        y = slow * float(self.plant.step_time_s(Batch(self.n, kv, p, pairs, float(p > 0))))
+        sums = {"decode_kv_tokens": kv, "prefill_pairs": pairs, "prefill_requests": float(p > 0)}
+        self.reading |= {"step_time_s": y, "prefill_tokens": p, "decode_requests": self.n, "binding": True, **sums}
+        self.k += 1
+
+    def step(self, slow: float = 1.0, tokens: float | None = None, **changed: Any) -> int:
+        self.execute(slow, tokens)
+        return self.ask(**changed)
+
+    def frozen(self) -> tuple[Any, ...]:
+        return tuple(self.run.state), self.run.rate_tps

@@ -39,17 +39,20 @@ class Outlook:
         self.ended: dict[int, list[int]] = {}
         self.survival: dict[int, list[float]] = {}
         self.streams: list[Stream] = []
-        self.made_at, self.preempted, self.ended_since = -math.inf, 0, 0
+        self.gone: list[Stream] = []
+        self.made_at, self.preempted = -math.inf, 0
 
-    def end(self, output: int, kind: int) -> None:
-        self.ended.setdefault(kind, []).append(output)
-        self.ended_since += 1
+    def end(self, stream: Stream, step: int) -> None:
+        """An output ended with the step before `step`; it leaves as it stood when the outlook was made."""
+        self.ended.setdefault(stream.kind, []).append(stream.emitted)
+        if self.survival:
+            since = min(step - int(self.made_at), stream.emitted)
+            self.gone.append(Stream(stream.context - since, stream.emitted - since, stream.kind))
 
     def renew(self, step: int, preempted: int, running: list[Stream]) -> None:
-        age = step - self.made_at
-        if age >= 16 or preempted != self.preempted or (self.ended_since and age >= len(running) / 64):
-            self.made_at, self.preempted, self.ended_since = step, preempted, 0
-            self.streams = running
+        if step - self.made_at >= 16 or preempted != self.preempted or not running:
+            self.made_at, self.preempted = step, preempted
+            self.streams, self.gone = running, []
             self.survival = {kind: self.estimate(kind) for kind in range(8)}
 
     def assumed(self, tokens: int) -> float:
@@ -78,14 +81,16 @@ class Outlook:
     def admits(self, stream: Stream, limit_s: float, running: int) -> bool:
         if running == 0:
             return True
-        everybody = [*self.streams, stream]
+        everybody = [(1, s) for s in (*self.streams, stream)] + [(-1, s) for s in self.gone]
         for h in self.horizon:
-            stays = [self.reach(s.kind, s.emitted + 1 + h) / self.reach(s.kind, s.emitted + 1) for s in everybody]
-            read = [s.context + h for s in everybody]
-            mean = sum(p * c for p, c in zip(stays, read, strict=True))
-            deviation = math.sqrt(sum(p * (1 - p) * c * c for p, c in zip(stays, read, strict=True)))
-            cache = min(mean + self.policy.lookahead_z * deviation, sum(read))
-            if (cache + sum(stays) * (self.block - 1)) / self.block > self.usable or self.decode_time_s(sum(stays), cache) > limit_s:
+            terms = [
+                (sign, self.reach(s.kind, s.emitted + 1 + h) / self.reach(s.kind, s.emitted + 1), s.context + h) for sign, s in everybody
+            ]
+            number = sum(sign * p for sign, p, _ in terms)
+            mean = sum(sign * p * c for sign, p, c in terms)
+            deviation = math.sqrt(max(sum(sign * p * (1 - p) * c * c for sign, p, c in terms), 0))
+            cache = min(mean + self.policy.lookahead_z * deviation, sum(sign * c for sign, _, c in terms))
+            if (cache + number * (self.block - 1)) / self.block > self.usable or self.decode_time_s(number, cache) > limit_s:
                 return False
         return True
 

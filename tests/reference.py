@@ -336,7 +336,7 @@ class Reference:
             if r.emitted >= r.output:
                 self.running.remove(r)
                 self.end(r, "finished")
-                self.outlook.end(r.output, r.kind)
+                self.outlook.end(r.stream, len(self.steps) + 1)
         facts = {"end_s": self.now_s, "step_time_s": y, "token_budget": self.token_budget, "binding": self.limit}
         queues = {"running": len(self.running), "waiting": len(self.waiting), "free_blocks": self.free_blocks()}
         self.steps.append({**facts, **sums, **queues})

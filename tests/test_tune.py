@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.controllers import PILaw, StaticLaw
+from headway.controllers import PILaw, StaticLaw, TrackerLaw
 from headway.controllers.default import default_candidate
 from headway.controllers.policy import Policy
 from headway.controllers.record import POLICY_UNITS
@@ -20,7 +20,7 @@ from headway.experiments import tune as tuning
 from headway.experiments.baseline import EARLY, Static, best, static_grid
 from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor
 from headway.experiments.load import load_curve
-from headway.experiments.space import ALWAYS, LAW_FIELDS, Space, free_parameters
+from headway.experiments.space import ALWAYS, Space, free_parameters
 from headway.experiments.statistics import gain_interval, mean_interval
 from headway.experiments.tune import NEAR, Effort, Problem, Tuned, choose, tune
 from headway.models.generators import Gamma, Poisson, Synthetic
@@ -119,7 +119,7 @@ def test_a_near_tie_is_no_reason_to_fall_back_to_the_static_setting(monkeypatch:
 
     monkeypatch.setattr(tuning, "_search", two_found)
     monkeypatch.setattr(tuning, "_best_static", lambda problem, draws, timeout: (Static(512, 32, timeout), 0.947))
-    assert isinstance(tune(problem(12.0), EFFORT).tuned.candidate.law, PILaw)
+    assert isinstance(tune(problem(12.0), EFFORT).tuned.candidate.law, TrackerLaw)
 
 
 def test_an_unknown_objective_or_number_is_refused() -> None:
@@ -127,7 +127,7 @@ def test_an_unknown_objective_or_number_is_refused() -> None:
         tune(problem(5.0, "speed"), EFFORT)
     message = "cannot tune ['speed']; known: " + ", ".join(free_parameters(LIMITS))
     with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
-        tune(problem(5.0), EFFORT, free=("speed", "kp"))
+        tune(problem(5.0), EFFORT, free=("speed", "margin"))
 
 
 def test_progress_goes_from_nothing_to_the_end() -> None:
@@ -172,11 +172,11 @@ def test_every_point_is_a_candidate_inside_its_bounds(point: list[float]) -> Non
 
 def test_margin_and_aging_are_always_free_and_nothing_else_that_was_not_named() -> None:
     base = default_candidate(noisy(), TARGETS, LIMITS)
-    space = Space(base, LIMITS, ("kp",))
-    assert [f.name for f in space.free] == ["margin", "aging_rate", "kp"]
+    space = Space(base, LIMITS, ("late_rate",))
+    assert [f.name for f in space.free] == ["margin", "late_rate", "aging_rate"]
     law, policy = space.candidate(space.high)
     assert dataclasses.replace(policy, aging_rate=base.policy.aging_rate) == base.policy
-    assert {n for n, g in law.gains().items() if g != base.law.gains()[n]} == {"margin", "kp"}
+    assert {n for n, g in law.gains().items() if g != base.law.gains()[n]} == {"margin", "late_rate"}
     assert set(ALWAYS) <= {f.name for f in Space(base, LIMITS, ()).free}
 
 
@@ -195,12 +195,12 @@ def test_case_e4_dead_knob() -> None:
     values = evaluate(noisy(), [base, *candidates], draws, TARGETS, LIMITS)[..., ATTAINMENT].mean(axis=1)
     split = np.split(values[1:], np.cumsum([len(probes[f.name]) for f in space.free])[:-1])
     dead = [f.name for f, part in zip(space.free, split, strict=True) if np.ptp(part) < 1e-4]
-    assert set(probes) == set(free_parameters(LIMITS))
+    assert set(probes) == set(free_parameters(LIMITS)) - {"kp", "ki"}  # those are of the PI law
     assert dead == []
 
 
 def test_every_free_number_is_a_field_of_law_or_policy() -> None:
-    fields = {f.name for f in dataclasses.fields(Policy)} | set(LAW_FIELDS)
+    fields = {f.name for f in dataclasses.fields(Policy)} | {name for law in (PILaw(), TrackerLaw(PLANT)) for name in law.gains()}
     assert set(free_parameters(LIMITS)) <= fields
     for f in free_parameters(Limits(100, max_seqs=1, max_tokens=1)).values():
         assert f.low <= f.high

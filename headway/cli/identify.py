@@ -25,6 +25,7 @@ from headway.cli.options import (
     epsilon_given,
     hardware_given,
     limits_given,
+    not_over_inputs,
     where_given,
 )
 from headway.cli.terminal import percent, progress_bar, show
@@ -58,6 +59,7 @@ def fit(
     """
     from headway.pipeline import fit_stage
 
+    not_over_inputs("--out", out, traces)
     with progress_bar() as bar:
         plant, _ = fit_stage(
             traces,

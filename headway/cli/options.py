@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ MaxLen = Annotated[str | None, typer.Option("--max-len", help="Engine: longest p
 MaxTokens = Annotated[str | None, typer.Option("--max-tokens", help="Engine: start-up limit of tokens in one step.")]
 Rate = Annotated[str | None, typer.Option("--rate", help="Rescale the arrivals to this mean rate, such as 12/s.")]
 Rows = Annotated[str | None, typer.Option("--rows", help="Take only these rows of the workload file, such as 0:5000.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
 Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Share that may be late, such as 1%. [default: 1%]")]
 Workload = Annotated[str, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")]
 OtherWorkload = Annotated[str | None, typer.Option("--workload", help="Another workload than the controller was tuned for.")]
@@ -149,10 +150,32 @@ def hardware_given(llm_name: str | None, device_name: str | None, tp: int) -> An
         `headway.identification.hardware.points.Hardware`.
 
     Raises:
-        ValueError: an unknown name; the message holds the nearest.
+        ValueError: an unknown name; the message holds the nearest. Or a tp that the model's heads do not divide by, or that
+            says nothing because no model is named.
     """
     from headway.identification.hardware.devices import device
     from headway.identification.hardware.llms import llm
     from headway.identification.hardware.points import Hardware
 
-    return Hardware(llm(llm_name) if llm_name else None, device(device_name) if device_name else None, tp)
+    model = None if llm_name is None else llm(llm_name)
+    if model is None and device_name is None and tp > 1:
+        raise ValueError(f"--tp {tp} says nothing without the model that was shared; give --llm as well, or leave it out")
+    if model is not None and model.heads % tp:
+        raise ValueError(f"--tp {tp}: the {model.heads} heads of {model.name} do not divide by it; write 1, 2, 4 or 8")
+    return Hardware(model, None if device_name is None else device(device_name), tp)
+
+
+def not_over_inputs(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
+    """Refuse to write over a file that the same command reads: a trace cannot be recorded twice.
+
+    Args:
+        option: the output's, for the message.
+        out: where the result is to go.
+        inputs: files that are read; None where one was not given.
+
+    Raises:
+        ValueError: both are one file.
+    """
+    for path in inputs:
+        if path is not None and path.exists() and out.exists() and out.samefile(path):
+            raise ValueError(f"{option} {out} would be written over {path}, which this command reads; name another file")

@@ -20,6 +20,7 @@ from headway.cli.options import (
     Seed,
     epsilon_given,
     limits_given,
+    not_over_inputs,
 )
 from headway.cli.terminal import percent, progress_bar, show, table, warning_lines
 from headway.units import share
@@ -68,6 +69,7 @@ def record(
         raise ValueError("--from, --trace and --epsilon say what is known to a plan; add --plan, or leave them out")
     from headway.engines.live import record_stage
 
+    not_over_inputs("--out", out, [design])
     with progress_bar() as bar:
         result = record_stage(engine, out, preset=preset, steps=steps, limits=limits, seed=seed, design=design, progress=bar)
     step = result["step_time_s"]
@@ -95,6 +97,7 @@ def _plan(
 ) -> None:
     from headway.planning import plan_stage
 
+    not_over_inputs("--out-plan", out, [known, *(traces or [])])
     with progress_bar() as bar:
         result = plan_stage(
             out,

@@ -21,6 +21,7 @@ from headway.cli.options import (
     Traces,
     epsilon_given,
     limits_given,
+    not_over_inputs,
 )
 from headway.cli.terminal import percent, progress_bar, show, table
 from headway.cli.words import fit_lines
@@ -51,6 +52,7 @@ def scale(
     """
     from headway.scaling import scale_stage
 
+    not_over_inputs("--out", out, traces)
     with progress_bar() as bar:
         plant, _ = scale_stage(
             traces,

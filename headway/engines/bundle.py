@@ -7,7 +7,17 @@ from pathlib import Path
 
 import headway
 
-PARTS = ("runtime_plants", "runtime_gains", "runtime_laws", "runtime_guard", "runtime_prompts", "runtime", "runtime_replay")
+PARTS = (
+    "runtime_plants",
+    "runtime_gains",
+    "runtime_laws",
+    "runtime_guard",
+    "runtime_drift",
+    "runtime_prompts",
+    "runtime_admission",
+    "runtime",
+    "runtime_replay",
+)
 """Files of the runtime, each after those that it needs: what ships is these and the standard library."""
 
 

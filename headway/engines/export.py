@@ -16,6 +16,7 @@ from headway.engines.bundle import runtime_source
 from headway.engines.certified import granted, said
 from headway.engines.golden import GOLDEN_COLUMNS, check_golden, golden, guard_json, guard_of
 from headway.engines.readme import readme, warnings_of
+from headway.engines.runtime_drift import DRIFT_NUMBERS
 
 
 class Exported(NamedTuple):
@@ -117,7 +118,7 @@ EXPORTERS: dict[str, Callable[..., Exported]] = {"json": export_json, "python": 
 
 
 def gains_json(record: ControllerRecord, certificate: dict[str, Any]) -> dict[str, Any]:
-    """Content of gains.json: the record, the first estimate of the prefill rate, the guard's numbers and the certificate.
+    """Content of gains.json: the record, the first estimate of the prefill rate, guard, drift monitor and certificate.
 
     Args:
         record: the controller.
@@ -138,6 +139,7 @@ def gains_json(record: ControllerRecord, certificate: dict[str, Any]) -> dict[st
         **record.to_json(),
         "prefill_rate_tps": {"value": rate_tps, "unit": "tokens/s"},
         "guard": guard_json(guard_of(record)),
+        "drift": {name: {"value": value, "unit": "1"} for name, value in DRIFT_NUMBERS.items()},
         "certificate": certificate,
     }
 

@@ -73,7 +73,7 @@ BODY = """- `step_time_s` is start to start of consecutive steps on a monotonic 
   kind ({kinds}). `no_authority` counts late steps that no budget can shorten: act by admission there.
 - {watchdog}
 - Order is "{order}", triage is "{triage}": `key` and `turn_away` follow them.
-
+{admission}
 {fallback}{classes}
 ## What it holds
 
@@ -129,6 +129,7 @@ def readme(record: ControllerRecord, guard: Guard, content_sha256: str, certific
         certificate=said(certificate),
         sums=SUMS if law.predicts else "",
         needs=_needs(record),
+        admission=_admission(record, language),
         kinds=KINDS,
         watchdog=_watchdog(guard),
         max_tokens=limits.max_tokens,
@@ -158,6 +159,19 @@ def _needs(record: ControllerRecord) -> str:
         "- This law predicts steps: it needs `decode_kv_tokens`, `prefill_pairs` (sum of p (context + p / 2) over the chunks) and\n"
         "  `prefill_requests` of the last step, and `ready_kv_tokens` and `context_tokens` of the next. Without them it holds its\n"
         "  command and counts `sums`.\n"
+    )
+
+
+def _admission(record: ControllerRecord, language: str) -> str:
+    mode = record.candidate.policy.admission
+    if mode == "none":
+        return ""
+    if language == "c99":
+        return f'- Admission is "{mode}", which is not in this header: take it from the Python export.\n'
+    return (
+        f'- Admission is "{mode}": once a step `controller.admission.step()`, `ended(...)` for every output that ended with it, and for\n'
+        "  waiting requests in order `admits(controller.admit_limit_s, running, len(running), context_tokens)` until one is refused,\n"
+        "  each followed by `joined(context_tokens)` if it did come in.\n"
     )
 
 

@@ -13,6 +13,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from headway.engines.runtime_admission import Admission
+from headway.engines.runtime_drift import DRIFT_NUMBERS, DriftWatch
 from headway.engines.runtime_gains import finite, initial_rate_tps, number, reading
 from headway.engines.runtime_guard import EMPTY, KINDS, MISSING, NEGATIVE, NUMBERS, POWERLESS, SUMS, Guard
 from headway.engines.runtime_laws import HOLDS, LAWS, MOVES, PREDICTS, held, resume, settled, start_state, target_s
@@ -67,6 +69,7 @@ class Runtime:
         try:
             self._read_law(data)
             self._read_policy(data)
+            self._read_watches(data)
             self._initial_rate_tps = initial_rate_tps(data, self._plant, self.setpoint_s, self.max_tokens)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"gains lack or misstate {error}; write them anew with `headway export`") from None
@@ -109,14 +112,23 @@ class Runtime:
             margin = 1.0 - (1.0 - self.gains[3]) * math.exp(-self.gains[5])
         self.setpoint_s = (1.0 - margin) * self.budget_s
         self.chunk_tokens = float(math.floor(number(policy, "chunk_tokens")))
-        numbers = (number(policy, name) for name in ("tolerance", "estimate", "timeout", "aging_rate"))
+        tolerance, estimate, timeout, aging_rate = (number(policy, name) for name in ("tolerance", "estimate", "timeout", "aging_rate"))
         limits = (self.chunk_tokens, self.max_tokens, self.setpoint_s, int(engine["first_token"] == "next_step"), self.first_token_s)
-        self.prompts = Prompts(policy["order"], policy["triage"], *numbers, *limits)
-        given = {name: {"value": value} for name, (value, _) in NUMBERS.items()} | data.get("guard", {})
+        self.prompts = Prompts(policy["order"], policy["triage"], tolerance, estimate, timeout, aging_rate, *limits)
+
+    def _read_watches(self, data: dict[str, Any]) -> None:
+        best = ((data.get("tuning") or {}).get("best_static") or {}).get("settings") or {}
+        given = {name: {"value": value} for name, (value, _) in NUMBERS.items()}
+        given |= {"fallback_tokens": {"value": best.get("token_budget") or 0.0}} | data.get("guard", {})
         numbers = {name: finite(given[name]["value"], name, 0.0) for name in NUMBERS}
         finite(numbers["window_steps"], "window_steps", 1.0, 50.0)
         finite(numbers["late_steps"], "late_steps", 1.0, numbers["window_steps"])
-        self.guard = Guard(numbers, self.max_tokens)
+        self.guard, plant = Guard(numbers, self.max_tokens), self._plant
+        drift = data.get("drift") if plant is not None else None
+        self.drift = DriftWatch({name: finite(drift[name]["value"], name, 0.0) for name in DRIFT_NUMBERS}) if drift else None
+        if plant is None and data["policy"].get("admission", "none") != "none":
+            raise ValueError(f"unknown plant structure {data['plant']['structure']!r}, which admission would predict with")
+        self.admission = Admission.from_gains(data, lambda n, kv: plant.step_time(n, kv, 0.0, 0.0, 0.0) if plant else INF)
 
     @classmethod
     def from_json(cls, source: str | Path | dict[str, Any]) -> Runtime:
@@ -144,7 +156,17 @@ class Runtime:
         self.calls, self.last_fault, self._outages = 0, "", 0
         # before any reading, a law that predicts can only assume the hardest step that its plant was fitted on
         self._fitting = 0.0
+        self.admission.reset()
+        if self.drift is not None:
+            self.drift.reset()
         self.guard.reset(self._prefill(list(self.state), 0.0, 0.0, *self._hull, 0.0))
+
+    @property
+    def admit_limit_s(self) -> float:
+        """Longest decode-only step that admission may lead to, for `admission.admits` [s]."""
+        if self.law != "tracker":
+            return self.setpoint_s
+        return (1.0 - self.gains[3]) * self.budget_s * math.exp(-self.state[1] - self.state[0])
 
     @property
     def faults(self) -> int:
@@ -228,6 +250,10 @@ class Runtime:
                 log.info("readings are back; faults in all: %d", self.faults)
         guard.ready = ready
         self.observe(y, p)
+        if self.drift is not None and predicted_s > 0.0:
+            before = self.drift.alarm
+            if self.drift.update(predicted_s, y) not in (0, before):
+                log.warning(self.drift.sentence())
         if n > 0.0 and not self._static:
             self._learn(y, p, b > 0.0, predicted_s)
         return self._command(p, n, ready, ready_kv, context)

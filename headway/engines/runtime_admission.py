@@ -7,9 +7,9 @@ N and R are the requests and the cache tokens expected in h steps, R with z stan
 outputs were and how far the running ones are. What each symbol is: `headway.controllers.admission`, which this equals
 to the last bit.
 
-Once per step, in this order: `ended` for every output that ended with the last step, `preempted` if somebody was,
-`step`, and then for waiting requests in their order `admits` until one is refused, each followed by `joined` if the
-engine did take it in.
+Once per step, in this order: `step` when one was executed, `ended` for every output that ended with it, `preempted` if
+somebody was, and then for waiting requests in their order `admits` until one is refused, each followed by `joined` if
+the engine did take it in.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
-POINTS, AGE, SPARING, MEMORY = 8, 16, 64, 0.9995
+POINTS, AGE, MEMORY = 8, 16, 0.9995
 FINE, BINS, CLASSES = 8, 144, 8
 WIDTHS = [2.0 ** max(j // FINE - 1, 0) for j in range(BINS)]
 EDGES = list(accumulate(WIDTHS[:-1], initial=0.0))
@@ -41,6 +41,7 @@ class Admission:
         lookahead_z: standard deviations of cache growth that are left room for.
         prior_output_tokens: median output length assumed until outputs were seen [tokens].
         prior_requests: number of outputs seen that the assumption weighs as much as [requests].
+        classes: of requests, whose outputs are learned apart; any from the eighth on count as the eighth.
 
     Raises:
         ValueError: an unknown mode, or a number out of its range; the message names it.
@@ -58,6 +59,7 @@ class Admission:
         lookahead_z: float = 1.64,
         prior_output_tokens: float = 256.0,
         prior_requests: float = 8.0,
+        classes: int = CLASSES,
     ) -> None:
         """Take the numbers."""
         if mode not in MODES:
@@ -70,6 +72,7 @@ class Admission:
             ("lookahead_z", lookahead_z, 0.0, 10.0),
             ("prior_output_tokens", prior_output_tokens, 1.0, 1e6),
             ("prior_requests", prior_requests, 0.1, 1e6),
+            ("classes", classes, 1.0, math.inf),
         ):
             if not low <= value <= high:
                 raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
@@ -77,6 +80,7 @@ class Admission:
         self.block, self.pool = float(block_tokens), float(blocks - math.ceil(watermark * blocks))
         self.z, self.weight, self.median = float(lookahead_z), float(prior_requests), float(prior_output_tokens)
         self.horizon = [float(lookahead_steps) * k / (POINTS - 1) for k in range(1 if mode == "myopic" else POINTS)]
+        self.classes = min(classes, CLASSES)
         self.prior = [1.0 / (1.0 + (r := max(edge - 1.0, 0.0) / self.median) * r) for edge in EDGES]
         self.reset()
 
@@ -101,30 +105,36 @@ class Admission:
             if "admission" not in given:
                 return cls(decode_time_s, *cache, mode="none")
             names = ("lookahead_steps", "lookahead_z", "prior_output_tokens", "prior_requests")
-            return cls(decode_time_s, *cache, mode=given["admission"], **{name: float(given[name]["value"]) for name in names})
+            numbers = {name: float(given[name]["value"]) for name in names}
+            return cls(decode_time_s, *cache, mode=given["admission"], classes=len(data["targets"]), **numbers)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"gains lack or misstate {error}; write them anew with `headway export`") from None
 
     def reset(self) -> None:
         """Back to an engine that has served nobody."""
-        self.steps, self.until, self.ends, self.broken, self.held = 0, 0, 0, False, 0
+        self.steps, self.until, self.broken, self.held = 0, 0, False, 0
         self._held_at = -1
-        self.seen = [[0.0] * BINS for _ in range(CLASSES)]
-        self.alive = [[1.0] * BINS for _ in range(CLASSES)]
-        self.sums: list[list[float]] = [[], [], [], []]
+        self.seen = [[0.0] * BINS for _ in range(self.classes)]
+        self.alive = [[1.0] * BINS for _ in range(self.classes)]
+        self.sums = [[0.0] * len(self.horizon) for _ in range(4)]
 
-    def ended(self, output_tokens: float, class_id: int = 0) -> None:
+    def ended(self, prompt_tokens: float, output_tokens: float, class_id: int = 0) -> None:
         """An output ended with the last step.
 
         Args:
+            prompt_tokens: of its request [tokens].
             output_tokens: its length [tokens].
             class_id: index into the targets.
         """
-        self.ends += 1
-        row = min(class_id, CLASSES - 1)
+        if self.mode == "none":
+            return
+        row = min(class_id, self.classes - 1)
         seen = [x * MEMORY for x in self.seen[row]]
         seen[_bin(output_tokens)] += 1.0
         self.seen[row] = seen
+        # taken out as it stood when the outlook was made: one token shorter for every step since
+        then = max(output_tokens - (self.steps - (self.until - AGE)), 0.0)
+        self._count_in(row, then, prompt_tokens + then, -1.0)
 
     def preempted(self) -> None:
         """Somebody was preempted: what was expected of the running requests holds no more."""
@@ -158,10 +168,9 @@ class Admission:
         """
         if self.mode == "none":
             return True
-        age = self.steps - (self.until - AGE)
-        if age >= AGE or self.broken or (self.ends > 0 and age * SPARING >= n_running):
+        if self.steps >= self.until or self.broken or n_running == 0:
             self._look(list(running))
-        if n_running == 0 or self._fits(limit_s, context_tokens, emitted_tokens, self.alive[min(class_id, CLASSES - 1)]):
+        if n_running == 0 or self._fits(limit_s, context_tokens, emitted_tokens, self.alive[min(class_id, self.classes - 1)]):
             return True
         if self._held_at != self.steps:
             self._held_at, self.held = self.steps, self.held + 1
@@ -175,19 +184,20 @@ class Admission:
             emitted_tokens: as in `admits` [tokens].
             class_id: index into the targets.
         """
-        if self.mode == "none":
-            return
-        alive = self.alive[min(class_id, CLASSES - 1)]
-        expected, cache, variance, stay = self.sums
-        start = emitted_tokens + 1.0
+        if self.mode != "none":
+            self._count_in(min(class_id, self.classes - 1), emitted_tokens, context_tokens, 1.0)
+
+    def _count_in(self, row: int, emitted: float, context: float, sign: float) -> None:
+        alive, (expected, cache, variance, stay) = self.alive[row], self.sums
+        start = emitted + 1.0
         here = _reached(alive, start)
         for k, h in enumerate(self.horizon):
             s = _reached(alive, start + h) / here if here > 0.0 else 1.0
-            c = context_tokens + h
-            expected[k] += s
-            cache[k] += s * c
-            variance[k] += s * (1.0 - s) * c * c
-            stay[k] += c
+            c = context + h
+            expected[k] += sign * s
+            cache[k] += sign * (s * c)
+            variance[k] += sign * (s * (1.0 - s) * c * c)
+            stay[k] += sign * c
 
     def _fits(self, limit_s: float, context: float, emitted: float, alive: list[float]) -> bool:
         start = emitted + 1.0
@@ -196,25 +206,28 @@ class Admission:
             s = _reached(alive, start + h) / here if here > 0.0 else 1.0
             c = context + h
             n, kv, variance = n + s, kv + s * c, variance + s * (1.0 - s) * c * c
-            kv = min(kv + self.z * math.sqrt(variance), stay + c)
+            kv = min(kv + self.z * math.sqrt(max(variance, 0.0)), stay + c)
             if (kv + n * (self.block - 1.0)) / self.block > self.pool or self.decode_time_s(n, kv) > limit_s:
                 return False
         return True
 
     def _look(self, running: list[tuple[float, float, int]]) -> None:
         """Survival from all that was seen, then the sums over the running requests."""
-        self.until, self.broken, self.ends = self.steps + AGE, False, 0
-        for row in range(CLASSES):
+        self.until, self.broken = self.steps + AGE, False
+        for row in range(self.classes):
             censored, exposed = [0.0] * BINS, [0.0] * BINS
             for _, emitted, class_id in running:
-                if min(class_id, CLASSES - 1) == row:
+                if min(class_id, self.classes - 1) == row:
                     j = _bin(emitted + 1.0)
                     censored[j] += 1.0
                     exposed[j] += min((emitted + 1.0 - EDGES[j]) / WIDTHS[j], 1.0)
             self._survive(row, censored, exposed)
-        self.sums = [[0.0] * len(self.horizon) for _ in range(4)]
+        curves = [(alive, [b - a for a, b in pairwise(alive)]) for alive in self.alive]
+        rows = []
         for context, emitted, class_id in running:
-            self.joined(context, emitted, class_id)
+            alive, rise = curves[min(class_id, self.classes - 1)]
+            rows.append((context, emitted + 1.0, alive, rise, _reached(alive, emitted + 1.0)))
+        self.sums = [list(column) for column in zip(*(_expected(rows, h) for h in self.horizon), strict=True)]
 
     def _survive(self, row: int, censored: list[float], exposed: list[float]) -> None:
         """Product over the bins of one less the share of those watched that ended."""
@@ -228,6 +241,27 @@ class Admission:
             here = here * (1.0 - ended)
             alive.append(here)
         self.alive[row] = alive
+
+
+def _expected(rows: list[tuple[float, float, list[float], list[float], float]], h: float) -> tuple[float, float, float, float]:
+    """Requests, cache tokens, their variance and their most in h steps. What `joined` adds, for many and without a call each."""
+    n = kv = variance = stay = 0.0
+    edges, widths, last, find = EDGES, WIDTHS, BINS - 2, bisect_right
+    for context, start, alive, rise, here in rows:
+        x = start + h
+        j = find(edges, x) - 1
+        into = (x - edges[j]) / widths[j]
+        if j > last:
+            j, into = last, 1.0
+        elif into > 1.0:
+            into = 1.0
+        s = (alive[j] + into * rise[j]) / here if here > 0.0 else 1.0
+        c = context + h
+        n += s
+        kv += s * c
+        variance += s * (1.0 - s) * c * c
+        stay += c
+    return n, kv, variance, stay
 
 
 def _bin(tokens: float) -> int:

@@ -59,10 +59,12 @@ class Guard:
         self.held, self.held_before, self.held_earlier = self.max_tokens, self.max_tokens, self.max_tokens
         self.prefill, self.safe, self.cap, self.ready = prefill_tokens, prefill_tokens, prefill_tokens, 0.0
         self.reverted, self.bits, self.late, self.seen = False, 0, 0, 0
-        self.bad, self.over, self.flips, self.doubled = 0, 0, 0, False
-        self.step_number = self.clock_s = self.single = self.single_mixed = NAN
+        self.bad, self.over = 0, 0
+        # of decode-only steps, and of steps with prefill
+        self.single, self.flips, self.doubled = [NAN, NAN], [0, 0], [False, False]
+        self.step_number = self.clock_s = NAN
         self.y = self.kv = self.ready_kv = NAN
-        self.counts = dict.fromkeys((*KINDS, POWERLESS, "fallback"), 0)
+        self.counts: dict[str, int] = dict.fromkeys((*KINDS, POWERLESS, "fallback"), 0)
 
     def order(self, step_number: Any, clock_s: Any, step_time_s: float, kv: float, ready_kv: float) -> int:
         """Whether a reading is the next one: by the engine's step number or clock, else by not being the last one again.
@@ -117,19 +119,16 @@ class Guard:
         return NOT_APPLIED if self.over >= self.over_steps else 0
 
     def _twice(self, ratio: float, mixed: bool) -> bool:
-        """Measured over predicted, against the last single reading of its kind: two loops in one reading come alternately."""
-        single = self.single_mixed if mixed else self.single
+        """Measured over predicted, against the last single reading of the same regime: two loops in one come alternately."""
+        single, before = self.single[mixed], self.doubled[mixed]
         doubled = TWICE_LOW * single <= ratio <= TWICE_HIGH * single
-        self.flips = self.flips + 1 if doubled != self.doubled else 0
-        if doubled and self.doubled:
+        self.flips[mixed] = self.flips[mixed] + 1 if doubled != before else 0
+        if doubled and before:
             doubled = False  # two in a row: a new level
         if not doubled:
-            if mixed:
-                self.single_mixed = ratio
-            else:
-                self.single = ratio
-        self.doubled = doubled
-        return doubled and self.flips >= FLIPS
+            self.single[mixed] = ratio
+        self.doubled[mixed] = doubled
+        return doubled and self.flips[mixed] >= FLIPS
 
     def watch(self, late: bool) -> bool:
         """Book a step with decodes: the fallback is called after many late steps, and ended by a clean window.

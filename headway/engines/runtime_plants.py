@@ -76,7 +76,7 @@ def largest_prefill(at: Callable[[float], float], seconds: float, most: float, s
     low, high, jump, tries, slope = 0.0, most + 1.0, 1.0, 0, slope_s_per_token
     if slope <= 0.0:
         start = most  # nothing grows: all or nothing fits
-    u = start if start < most else most
+    u = start // 1.0 if start < most else most
     u = u if u > 1.0 else 1.0
     u_before = t_before = 0.0
     while high - low > 1.0:
@@ -149,8 +149,8 @@ def _linear(decode: Numbers, mixed: Numbers) -> PlantTwin:
 def _curved(decode: Numbers, mixed: Numbers, decode_bent: Numbers, mixed_bent: Numbers, shape: Numbers) -> PlantTwin:
     decode_limit, mixed_limit, cache = shape[3], shape[4], shape[6]
     # a term whose number is zero adds nothing, and is not computed
-    with_prefill = (*mixed, *mixed_bent[:2], any(mixed_bent[:2]), _bend(mixed_bent, shape, mixed_limit), mixed_bent[7])
-    without = (*decode, *decode_bent[:2], any(decode_bent[:2]), _bend(decode_bent, shape, decode_limit), decode_bent[7])
+    with_prefill: tuple[Any, ...] = (*mixed, *mixed_bent[:2], any(mixed_bent[:2]), _bend(mixed_bent, shape, mixed_limit), mixed_bent[7])
+    without: tuple[Any, ...] = (*decode, *decode_bent[:2], any(decode_bent[:2]), _bend(decode_bent, shape, decode_limit), decode_bent[7])
 
     def step_time(n: float, kv: float, p: float, pairs: float, r: float) -> float:
         c0, c1, c2, c3, c4, c5, per_context, per_longest, reaches, bend, spills = with_prefill if p > 0.0 else without

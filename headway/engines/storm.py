@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from headway.controllers.record import ControllerRecord
 from headway.engines.export import gains_json
-from headway.engines.runtime import Runtime
+from headway.engines.runtime import Runtime, log
 from headway.engines.runtime_gains import number
 from headway.engines.runtime_plants import read_plant
 
@@ -110,9 +109,16 @@ def _sums(reading: dict[str, Any], _rng: random.Random, _last: dict[str, Any]) -
         reading[name] = 0.0
 
 
-def _double(reading: dict[str, Any], _rng: random.Random, _last: dict[str, Any]) -> None:
-    if reading["step_number"] % 2:
-        reading["step_time_s"] *= 2.0
+class _Double:
+    """Two loops in one reading, every other time in each regime."""
+
+    def __init__(self) -> None:
+        self.turn = [False, False]
+
+    def __call__(self, reading: dict[str, Any], _rng: random.Random, _last: dict[str, Any]) -> None:
+        regime = int(reading["prefill_tokens"] > 0)
+        self.turn[regime] = not self.turn[regime]
+        reading["step_time_s"] *= 2.0 if self.turn[regime] else 1.0
 
 
 def _unstamped(reading: dict[str, Any], _rng: random.Random, _last: dict[str, Any]) -> None:
@@ -128,10 +134,10 @@ FAULTS: dict[str, Callable[[dict[str, Any], random.Random, dict[str, Any]], None
     "clock": _clock,
     "skipped": _skipped,
     "sums": _sums,
-    "double": _double,
     "unstamped": _unstamped,
 }
-"""Faults of the sensor by name: what each does to a reading. "disobeyed" is the actuator's: the engine runs what it likes."""
+"""Faults of the sensor by name: what each does to a reading. Besides, "double" doubles every other step time, and under
+"disobeyed", the actuator's, the engine runs what it likes."""
 
 
 def storm(record: ControllerRecord, steps: int, seed: int = 0) -> Storm:
@@ -147,12 +153,13 @@ def storm(record: ControllerRecord, steps: int, seed: int = 0) -> Storm:
     """
     rng, gains = random.Random(seed), gains_json(record, {"verdict": "measured", "reason": "storm", "numbers": {}})
     run, engine = Runtime(gains), _Engine(gains, rng)
-    injected = dict.fromkeys((*FAULTS, "disobeyed"), 0)
+    faults = {**FAULTS, "double": _Double()}
+    injected = dict.fromkeys((*faults, "disobeyed"), 0)
     raised = outside = risen = 0
     held, spell, left = run.max_tokens, "", 0
     reading: dict[str, Any] = {"step_time_s": None, "prefill_tokens": 0, "decode_requests": 0, "binding": False}
     last: dict[str, Any] = {}
-    silent, logging.root.manager.disable = logging.root.manager.disable, logging.CRITICAL
+    silent, log.disabled = log.disabled, True
     try:
         for _ in range(steps):
             ready = engine.compose()
@@ -160,9 +167,9 @@ def storm(record: ControllerRecord, steps: int, seed: int = 0) -> Storm:
             left -= 1
             if left < 0 and rng.random() < SPELL_SHARE:
                 spell, left = rng.choice([*injected]), rng.randint(2, SPELL_STEPS)
-            name = spell if left > 0 else rng.choice([*FAULTS]) if rng.random() < FAULT_SHARE else ""
-            if name in FAULTS and len(given) == 12:
-                FAULTS[name](given, rng, last)
+            name = spell if left > 0 else rng.choice([*faults]) if rng.random() < FAULT_SHARE else ""
+            if name in faults and len(given) == 12:
+                faults[name](given, rng, last)
                 injected[name] += 1
             before = run.faults
             try:
@@ -176,5 +183,5 @@ def storm(record: ControllerRecord, steps: int, seed: int = 0) -> Storm:
             injected["disobeyed"] += name == "disobeyed"
             reading = engine.execute(ready, budget, obeys=name != "disobeyed")
     finally:
-        logging.root.manager.disable = silent
+        log.disabled = silent
     return Storm(steps, raised, outside, risen, run.counts, injected)

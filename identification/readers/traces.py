@@ -152,4 +152,4 @@ def _repeated(frame: pl.DataFrame) -> list[str]:
         return []
     name, step = twice["source"][0], twice["step"][0]
     come = "1 step number comes" if twice.height == 1 else f"{twice.height} step numbers come"
-    return [f"{come} more than once in stream {name} (first: {step}); it may mix several workers"]
+    return [f"{come} more than once in stream {name} (first: {step:.0f}); it may mix several workers"]

@@ -6,21 +6,28 @@ it back before it compares with what was measured.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from headway.identification.structures.crossval import Comparison, compare
 from headway.identification.trace import Trace
+from headway.models.plant import Batch
+from headway.models.regimes import terms
 
 REGIMES = ("decode", "mixed")
 BEND = 0.02
 """Log residual from which on a row counts by its size, not its square."""
 MOST = 0.5
 """Largest share that may be booked on a neighbour."""
+SMALLEST = 0.002
+"""Smallest share that is taken out."""
 MOST_ROWS = 20_000
 """Rows that a share is estimated from at most, evenly spread."""
+LEAST = 0.01
+"""Share of the predicted duration that a row is taken for at least."""
+ROUNDS = 30
 FEWEST = 100
 """Rows of a regime below which nothing is said of its booking."""
 
@@ -124,42 +131,67 @@ def neighbours_of(trace: Trace) -> Neighbours:
 
 
 def estimate(
-    step_time_s: np.ndarray, predicted_s: np.ndarray, neighbours: Neighbours, rows: np.ndarray, fold: np.ndarray
+    step_time_s: np.ndarray, predicted_s: np.ndarray, batch: Batch, neighbours: Neighbours, rows: np.ndarray, fold: np.ndarray
 ) -> tuple[Lag, list[tuple[str, str, Comparison]]]:
     """Estimate the shares, and keep those without which unseen rows are surely told worse.
+
+    A plant that was fitted with the booking left in has part of it in its own terms: with a mean neighbour in its floor it
+    leaves only what neighbours differ by. So a share is told beside all that the linear terms can take up:
+
+        y_k / t_k = (1, terms_k / t_k) . c + a (t_(k-1) / t_k - 1) + b (t_(k+1) / t_k - 1)
 
     Args:
         step_time_s: measured durations of all rows, shape (k,) [s].
         predicted_s: by a plant that was fitted without a lag, shape (k,) [s].
+        batch: sums of the same rows.
         neighbours: of the same rows.
         rows: which are used, shape (k,), bool.
         fold: number of each row's fold, shape (k,), int64.
 
     Returns:
         (the lag; per regime and direction that was tried how it compares).
+
+    Source:
+        Frisch and Waugh, Partial Time Regressions as Compared with Individual Trends, Econometrica 1933.
     """
     lag, tried = Lag.none(), []
-    beside = _beside(predicted_s, neighbours)
-    log_ratio = np.log(np.maximum(step_time_s, 1e-12)) - np.log(np.maximum(predicted_s, 1e-12))
-    for regime, own in _regimes(neighbours):
-        at = np.flatnonzero(rows & own)
-        if len(at) < FEWEST:
-            continue
-        at = at[:: max(len(at) // MOST_ROWS, 1)]
+    for regime, at, ratio, own, beside in _equations(step_time_s, predicted_s, batch, neighbours, rows):
         for name, column in (("late", 0), ("early", 1)):
-            columns = beside[at][:, [column]]
-            if not (np.abs(columns) > 0.1).sum() >= 5:
+            if not (np.abs(beside[:, column]) > 0.1).sum() >= 5:
                 continue
-            after = np.empty(len(at))
-            for number in np.unique(fold[at]):
-                here = fold[at] == number
-                share = _share(columns[~here], log_ratio[at][~here])
-                after[here] = log_ratio[at][here] - np.log1p(columns[here, 0] * share)
-            found = compare(log_ratio[at], after)
-            tried.append((name, regime, found))
-            if found.errors >= 2.5 and found.after < found.before:
-                getattr(lag, name)[regime] = _share(columns, log_ratio[at])
+            one, many = (_apart(part, beside[:, column], ratio, fold[at]) for part in (own[:, :1], own))
+            compared = max(one, many, key=lambda c: c.errors)
+            tried.append((name, regime, compared))
+            if compared.errors >= 2.5 and compared.after < compared.before:
+                getattr(lag, name)[regime] = _bounded(_regression(np.column_stack([own, beside[:, column]]), ratio)[-1])
     return lag, tried
+
+
+def refined(
+    lag: Lag, step_time_s: np.ndarray, predicted_s: np.ndarray, batch: Batch, neighbours: Neighbours, rows: np.ndarray
+) -> Lag:
+    """The shares that were kept, told anew, together, by a plant from whose durations they were taken out.
+
+    Args:
+        lag: as estimated.
+        step_time_s: measured durations of all rows, shape (k,) [s].
+        predicted_s: by that plant, shape (k,) [s].
+        batch: sums of the same rows.
+        neighbours: of the same rows.
+        rows: which are used, shape (k,), bool.
+
+    Returns:
+        The lag; a share of zero stays zero.
+    """
+    better = Lag(dict(lag.late), dict(lag.early))
+    for regime, _, ratio, own, beside in _equations(step_time_s, predicted_s, batch, neighbours, rows):
+        kept = [name for name in Lag._fields if getattr(lag, name)[regime] > 0]
+        if kept:
+            columns = beside[:, [Lag._fields.index(name) for name in kept]]
+            found = _regression(np.column_stack([own, columns]), ratio)[-len(kept) :]
+            for name, share in zip(kept, found.tolist(), strict=True):
+                getattr(better, name)[regime] = _bounded(share)
+    return better
 
 
 def sentences(lag: Lag) -> list[str]:
@@ -194,13 +226,48 @@ def _beside(predicted_s: np.ndarray, neighbours: Neighbours) -> np.ndarray:
     return np.stack([before, after], axis=1)
 
 
-def _share(columns: np.ndarray, log_ratio: np.ndarray) -> float:
-    """The share that leaves the smallest residual, by a loss that bends from a square to a slope."""
-    centre, slope = float(np.median(log_ratio)), columns[:, 0]
+def _bounded(share: float) -> float:
+    """A share that can be; zero for one that is not worth a word."""
+    return float(min(share, MOST)) if share >= SMALLEST else 0.0
 
-    def loss(share: float) -> float:
-        residual = (log_ratio - centre - np.log1p(np.maximum(slope * share, -0.95))) / BEND
-        return float(np.sqrt(1 + residual**2).sum())
 
-    found: Any = minimize_scalar(loss, bounds=(0.0, MOST), method="bounded", options={"xatol": 1e-5})
-    return float(found.x) if loss(float(found.x)) < loss(0.0) else 0.0
+def _apart(own: np.ndarray, beside: np.ndarray, ratio: np.ndarray, fold: np.ndarray) -> Comparison:
+    """What the neighbour is worth on rows left out, beside these terms."""
+    columns, residuals = np.column_stack([own, beside]), []
+    for width in (own.shape[1], own.shape[1] + 1):
+        residual = np.empty(len(ratio))
+        for number in np.unique(fold):
+            here = fold == number
+            found = _regression(columns[~here, :width], ratio[~here])
+            residual[here] = np.log(ratio[here]) - np.log(np.maximum(columns[here, :width] @ found, LEAST))
+        residuals.append(residual)
+    return compare(*residuals)
+
+
+def _equations(
+    step_time_s: np.ndarray, predicted_s: np.ndarray, batch: Batch, neighbours: Neighbours, rows: np.ndarray
+) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Per regime: its name, its rows, measured over predicted, the terms that the plant may have, and the neighbours' columns."""
+    beside, safe = _beside(predicted_s, neighbours), np.maximum(predicted_s, 1e-12)
+    for regime, mask in _regimes(neighbours):
+        at = np.flatnonzero(rows & mask)
+        if len(at) < FEWEST:
+            continue
+        at = at[:: max(len(at) // MOST_ROWS, 1)]
+        own = np.column_stack([np.ones(len(at)), np.asarray(terms(Batch(*(np.asarray(c)[at] for c in batch))), float) / safe[at, None]])
+        yield regime, at, np.maximum(step_time_s[at] / safe[at], LEAST), own[:, np.abs(own).max(axis=0) > 0], beside[at]
+
+
+def _regression(columns: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+    """Coefficients that leave the smallest relative residual; from BEND on a row counts by its size, not its square."""
+    found, fitted = np.zeros(columns.shape[1]), np.ones(len(ratio))
+    for _ in range(ROUNDS):
+        weight = 1 / (np.sqrt(1 + ((ratio / fitted - 1) / BEND) ** 2) * fitted**2)
+        gram = columns.T @ (columns * weight[:, None])
+        size = np.sqrt(np.maximum(np.diag(gram), 1e-300))
+        before = found
+        found = np.linalg.pinv(gram / size / size[:, None], rcond=1e-9, hermitian=True) @ (columns.T @ (weight * ratio) / size) / size
+        fitted = np.maximum(columns @ found, LEAST)
+        if np.abs(found[-1] - before[-1]) < 1e-5:
+            break
+    return found

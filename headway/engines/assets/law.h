@@ -23,10 +23,10 @@ typedef struct {
 typedef struct {
     double state[4], fitting;
     double held, held_before, held_earlier, prefill, safe, cap, ready;
-    double step_number, clock_s, single, single_mixed, y, kv, ready_kv;
-    double late, seen, bad, over, flips, calls;
+    double step_number, clock_s, y, kv, ready_kv, late, seen, bad, over, calls;
+    double single[2], flips[2]; /* of decode-only steps, and of steps with prefill */
+    int doubled[2], reverted;
     uint64_t bits;
-    int reverted, doubled;
     unsigned long counts[HEADWAY_COUNTS];
 } headway_controller;
 
@@ -219,13 +219,14 @@ static inline int headway_unsound(const headway_reading *r) {
 static inline int headway_examine(headway_controller *c, double y, double p, double n, double predicted) {
     if (!(HEADWAY_LEAST_S <= y && y <= HEADWAY_MOST_S)) return HEADWAY_CLOCK;
     if (predicted > 0.0) {
-        double ratio = y / predicted, *single = p > 0.0 ? &c->single_mixed : &c->single;
-        int doubled = 1.7 * *single <= ratio && ratio <= 2.3 * *single;
-        c->flips = doubled != c->doubled ? c->flips + 1.0 : 0.0;
-        if (doubled && c->doubled) doubled = 0; /* two in a row: a new level */
-        if (!doubled) *single = ratio;
-        c->doubled = doubled;
-        if (doubled && c->flips >= 5.0) return HEADWAY_DOUBLE;
+        int mixed = p > 0.0, before = c->doubled[mixed];
+        double ratio = y / predicted, single = c->single[mixed];
+        int doubled = 1.7 * single <= ratio && ratio <= 2.3 * single;
+        c->flips[mixed] = doubled != before ? c->flips[mixed] + 1.0 : 0.0;
+        if (doubled && before) doubled = 0; /* two in a row: a new level */
+        if (!doubled) c->single[mixed] = ratio;
+        c->doubled[mixed] = doubled;
+        if (doubled && c->flips[mixed] >= 5.0) return HEADWAY_DOUBLE;
     }
     if (n + p <= headway_max(c->held, headway_max(c->held_before, c->held_earlier))) {
         c->over = 0.0;
@@ -294,7 +295,7 @@ static inline void headway_reset(headway_controller *c) {
     *c = none;
     for (int i = 0; i < 4; ++i) c->state[i] = HEADWAY_STATE[i];
     c->held = c->held_before = c->held_earlier = HEADWAY_MAX_TOKENS;
-    c->step_number = c->clock_s = c->single = c->single_mixed = c->y = c->kv = c->ready_kv = NAN;
+    c->step_number = c->clock_s = c->single[0] = c->single[1] = c->y = c->kv = c->ready_kv = NAN;
     double state[4] = {c->state[0], c->state[1], c->state[2], c->state[3]};
     c->prefill = headway_prefill(state, &c->fitting, 0.0, 0.0, HEADWAY_HULL_REQUESTS, HEADWAY_HULL_KV_TOKENS, 0.0);
     c->safe = c->cap = c->prefill;
