@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -14,11 +15,18 @@ import jax
 import numpy as np
 from scipy.stats import binomtest
 
+from benchmarks.admission import admission
+from benchmarks.drift import alarms
 from benchmarks.table import Missing, Row, at_least, at_most, informs, run, shared_data
 from headway.controllers import BalancedLaw, FeedforwardLaw, PILaw, TrackerLaw
 from headway.controllers.controller import Controller
+from headway.controllers.default import default_candidate
 from headway.controllers.laws import STATE_SIZE, law_init, law_step
+from headway.controllers.record import ControllerRecord
 from headway.controllers.steploop import Disturbance, respond
+from headway.engines.export import gains_json
+from headway.engines.runtime import Runtime
+from headway.engines.storm import storm as faults_storm
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.identification.rows import KEPT, judge
@@ -27,7 +35,7 @@ from headway.identification.trace import Trace
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch
 from headway.models.roofline import RooflinePlant
-from headway.models.signals import SIGNALS
+from headway.models.signals import SIGNALS, Target
 
 SEEDS, WARM, MOST_TOKENS = 12, 500, 4096.0
 """Runs of the scenario, steps before which nothing is counted, and its actuator's limit [tokens]."""
@@ -64,8 +72,8 @@ class Scenario:
         prefill, decode = rng.uniform(0, 700, k), rng.integers(10, 130, k).astype(float)
         cache = decode * rng.uniform(500, 2600, k)
         noise = np.exp(0.05 * rng.standard_normal(k))
-        time = np.array([self.own.plant(p, n, kv, 1.0) for p, n, kv in zip(prefill, decode, cache, strict=True)]) * noise
-        return fit_roof(Batch(decode, cache + self.per_request * decode, prefill, prefill**2 / 2, (prefill > 0).astype(float)), time)[0]
+        took = np.array([self.own.plant(p, n, kv, 1.0) for p, n, kv in zip(prefill, decode, cache, strict=True)]) * noise
+        return fit_roof(Batch(decode, cache + self.per_request * decode, prefill, prefill**2 / 2, (prefill > 0).astype(float)), took)[0]
 
     def figures(self, steps: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
         """Shares of late steps [%] and prompt tokens per second, means over the runs.
@@ -77,17 +85,17 @@ class Scenario:
             By name.
         """
         rows = []
-        for (time, tokens), (_, _, _, _, available) in zip(steps, self.runs, strict=True):
-            late, busy = (time > self.own.D).astype(float), available >= MOST_TOKENS
-            after = np.zeros(len(time), bool)
-            for start in range(LULL, len(time), LULL):
+        for (took, tokens), (_, _, _, _, available) in zip(steps, self.runs, strict=True):
+            late, busy = (took > self.own.D).astype(float), available >= MOST_TOKENS
+            after = np.zeros(len(took), bool)
+            for start in range(LULL, len(took), LULL):
                 after[start : start + AFTER_LULL] = True
             counted = busy[WARM:]
             rows.append(
                 {
                     "late": 100 * late[WARM:].mean(),
                     "worst": 100 * np.convolve(late[WARM:], np.ones(WINDOW) / WINDOW, "valid").max(),
-                    "rate": tokens[WARM:][counted].sum() / time[WARM:][counted].sum(),
+                    "rate": tokens[WARM:][counted].sum() / took[WARM:][counted].sum(),
                     "lull": 100 * late[after].mean(),
                     "drift": 100 * late[DRIFT : DRIFT + AFTER_DRIFT].mean(),
                 }
@@ -183,22 +191,69 @@ def replayed(plant: IdentifiedPlant, trace: Trace) -> tuple[np.ndarray, np.ndarr
     Returns:
         (late, mixed) of the kept steps, bool.
     """
-    starts = {r: -np.log1p(-(plant.margin[r] if plant.margin[r] is not None else 0.15)) for r in ("decode", "mixed")}
+    starts = {r: -np.log1p(-(0.15 if (margin := plant.margin[r]) is None else margin)) for r in ("decode", "mixed")}
     law = TrackerLaw(plant.plant, start_decode=float(starts["decode"]), start_mixed=float(starts["mixed"])).pack()
     state, signals = np.zeros(STATE_SIZE), np.zeros(SIGNALS)
     law_init(law, state)
-    batch, time, late, mixed = trace.batch(), trace.step_time_s, [], []
+    batch, took, late, mixed = trace.batch(), trace.step_time_s, [], []
     predicted = np.asarray(plant.plant.step_time_s(batch), float)
     for k in np.flatnonzero(judge(trace) == KEPT):
         regime = 2 if batch.prefill_tokens[k] > 0 else 1
-        late.append(bool(np.log(time[k] / predicted[k]) - state[0] > state[regime]))
+        late.append(bool(np.log(took[k] / predicted[k]) - state[0] > state[regime]))
         mixed.append(regime == 2)
         n, kv, p, pairs, r = (float(column[k]) for column in batch)
-        signals[:8] = time[k], p, max(n, 1e-9), 1.0, 0.0, kv, pairs, r  # a step without decodes teaches as well: it has a score
+        signals[:8] = took[k], p, max(n, 1e-9), 1.0, 0.0, kv, pairs, r  # a step without decodes teaches as well: it has a score
         law_step(law, state, signals, np.inf)
     return np.array(late), np.array(mixed)
 
 
+def storm() -> Iterator[Row]:
+    """A million steps of the runtime that ships, with every fault of the sensor injected at random."""
+    found = faults_storm(_record(), 1_000_000, 1)
+    yield at_most("fault storm, 1,000,000 steps: exceptions", float(found.raised), 0.0)
+    yield at_most("fault storm: commands outside their limits", float(found.outside), 0.0)
+    yield at_most("fault storm: rises on bad data", float(found.risen), 0.0)
+    yield informs("fault storm: faults injected / told by the runtime", f"{sum(found.injected.values()):,} / {found.faults:,}")
+
+
+STOCK_US = {64: 473.0, 256: 1971.0}
+"""Stock vLLM 0.32's schedule() as it was measured elsewhere, by running requests [us]: a record, not this run's."""
+CALLS = 20_000
+
+
+def cost() -> Iterator[Row]:
+    """What the law costs a step in pure Python: update and budget, on a curved plant."""
+    run_time = Runtime(gains_json(_record(), {"verdict": "certified"}))
+    for running, stock in STOCK_US.items():
+        rng, readings = np.random.default_rng(running), []
+        for _ in range(CALLS):
+            p = float(rng.integers(0, 900))
+            kv = running * float(rng.integers(500, 2000))
+            readings.append((float(rng.uniform(0.008, 0.026)), p, running, True, running, kv, p * p / 2, float(p > 0), kv + running, 0.0))
+        began = time.perf_counter()
+        for reading in readings:
+            run_time.update(*reading)
+        took = 1e6 * (time.perf_counter() - began) / CALLS
+        share = f"{took:.1f} us, {100 * took / stock:.1f} %"
+        yield informs(f"law cost at {running} running: update + budget, share of {stock:,.0f} us measured elsewhere", share)
+
+
+def _record() -> ControllerRecord:
+    """The default law on the mixture-of-experts plant, whose steps bend."""
+    trace = read_trace(shared_data("steps", "fpm_vllm0201_b300", f"{TRACES[-1]}.fpm_detail.csv"))
+    identified = fit(trace, limits={"kv_tokens": 200_000})
+    targets = (Target(1.0, 0.025),)
+    candidate = default_candidate(identified, targets, identified.limits)
+    file = {"file": "plant.json", "sha256": None}
+    return ControllerRecord(candidate, targets, identified.limits, identified.plant, identified.hull, file, {"spec": "made"}, {})
+
+
+def drift() -> Iterator[Row]:
+    """The drift alarm in the scenario's closed loop."""
+    yield from alarms(Scenario())
+
+
 if __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
-    sys.exit(run("control", {"scenario": scenario, "replay": replay}))
+    parts = {"scenario": scenario, "replay": replay, "admission": admission, "drift": drift, "cost": cost, "storm": storm}
+    sys.exit(run("control", parts))

@@ -68,10 +68,10 @@ def respond(
     if delay < 1:
         raise ValueError(f"delay must be at least 1 step, got {delay}")
     k = len(disturbance.factor)
-    out = np.zeros((k, 3)), np.zeros((k, STATE_SIZE))
-    columns = [np.ascontiguousarray(c, dtype=float) for c in disturbance]
-    _run(law.pack(), plant.pack(), *columns, budget_s, delay, most_tokens, *out)
-    return Response(out[0][:, 0], out[0][:, 1], out[0][:, 2], out[1])
+    out, states = np.zeros((k, 3)), np.zeros((k, STATE_SIZE))
+    n, kv, available, factor = (np.ascontiguousarray(column, dtype=float) for column in disturbance)
+    _run(law.pack(), plant.pack(), n, kv, available, factor, budget_s, delay, most_tokens, out, states)
+    return Response(out[:, 0], out[:, 1], out[:, 2], states)
 
 
 @compiled

@@ -37,15 +37,15 @@ class TrackerLaw(Controller):
 
     q_r is the (1 - eps) quantile of the score, so eps is the late rate, and 1 - exp(-q_r) the margin that the plant's
     residuals call for: on any sequence of scores the late rate differs from eps by at most (1 + eta) / (eta T) after T
-    steps. The bias takes a slowdown out in about 1 / kb steps, ten times as fast as the quantile moves, so that the two
-    do not fight. Where decodes alone exceed the budget (no authority: u = 0 and still late) both hold: what the law
+    steps. The bias takes a slowdown out in about 1 / kb steps, much faster than the quantile moves, so that the two do not
+    fight. Where decodes alone exceed the budget (no authority: u = 0 and still late) both hold: what the law
     cannot change it must not learn from. `margin` adds a fixed one on top; 0 leaves it to the tracker.
 
     Args:
         plant: to predict with.
         late_rate: eps, share of steps over the budget, in (0, 1).
         kb: gain of the bias, dimensionless.
-        eta: gain of the quantile; about a tenth of it.
+        eta: gain of the quantile, well below kb.
         margin: share of the budget kept free beside it, in [0, 1).
         start_decode: q of decode-only steps before the first step.
         start_mixed: q of steps with prefill before the first step.

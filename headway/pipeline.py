@@ -13,6 +13,7 @@ from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate, draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
+from headway.experiments.certificate import certify
 from headway.experiments.contest import hull_warnings
 from headway.experiments.load import load_curve
 from headway.experiments.run import sha256_of, write_json, write_whole
@@ -232,11 +233,18 @@ def tune_stage(
         identified.hull,
         file,
         workload,
-        tuning_json(tuned, shown, load.notes),
+        {**tuning_json(tuned, shown, load.notes), "certificate": _certificate(tuned, identified, load, limits)},
     )
     if out is not None:
         write_json(out, record.to_json())
     return tuned, record
+
+
+def _certificate(tuned: Tuned, identified: IdentifiedPlant, load: Load, limits: Limits) -> dict[str, Any]:
+    """What analysis says of the law that was tuned: written down beside it, so that an export need not work it out again."""
+    budget_s = min(target.budget_s for target in load.targets)
+    law = tuned.tuned.candidate.law
+    return certify(law, identified.plant, identified.hull, limits, budget_s, interval=identified.interval, noise=identified.noise).to_json()
 
 
 def plant_of(record: ControllerRecord, controller: Path, given: Path | None) -> tuple[IdentifiedPlant, IdentifiedPlant, list[str]]:
@@ -346,14 +354,15 @@ def write_trace(trace: Trace, out: Path) -> None:
     write_whole(out, buffer.getvalue())
 
 
-def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: bool = False) -> dict[str, Any]:
+def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: bool = False, uncertified: bool = False) -> dict[str, Any]:
     """Write a controller for use outside Headway.
 
     Args:
         record: the controller.
-        engine: "json" or "python".
+        engine: a key of `headway.engines.export.EXPORTERS`.
         out: folder to make.
         force: write into a folder that holds something.
+        uncertified: write a controller whose certificate is refused, and say so in what is written.
 
     Returns:
         {"folder", "files", "warnings"}.
@@ -370,5 +379,5 @@ def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: boo
             "the plant was fitted to durations of the device alone: its margin and budget are not on the clock that clients see, "
             "and are not exported; record start-to-start step times and fit again"
         )
-    written = EXPORTERS[engine](record, out, force=force)
+    written = EXPORTERS[engine](record, out, force=force, uncertified=uncertified)
     return {"folder": str(written.folder), "files": list(written.files), "warnings": list(written.warnings)}

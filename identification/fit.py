@@ -315,6 +315,8 @@ def _excited(trace: Trace, found: _Found) -> tuple[dict[str, Any], list[str]]:
         here = rows_of(batch, part.rows)
         acting = len(TERMS) if (np.asarray(here.prefill_tokens) > 0).any() or part.regime != "decode" else DECODE_TERMS
         columns = np.asarray(terms(here), float)[:, :acting]
-        result[part.regime], more = excitation(part.regime, columns, fit_law(columns, trace.step_time_s[part.rows]))
+        result[part.regime], more = excitation(
+            part.regime, columns, fit_law(columns, trace.step_time_s[part.rows]), bent=found.structure.name in ("curved", "roofline")
+        )
         said += more if found.structure.name != "concurrency" else []  # most of these terms are not in that plant
     return result, said

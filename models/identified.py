@@ -123,7 +123,7 @@ class IdentifiedPlant:
                 raise ValueError(f"plant.json lacks or misstates {name!r}, a mapping of names; write it anew with `headway fit`")
         at = "coefficients"
         try:
-            values = {name: float(row["value"]) for name, row in data["coefficients"].items()}
+            values = {name: float(_number(name, row["value"])) for name, row in data["coefficients"].items()}
             interval = {n: (float(r["ci95"][0]), float(r["ci95"][1])) for n, r in data["coefficients"].items() if r.get("ci95")}
             at = "residuals"
             noise = Noise(*(np.asarray(data["residuals"][regime], float) for regime in ("decode", "mixed")))
@@ -132,7 +132,9 @@ class IdentifiedPlant:
             at = "hull"
             hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
             at = "margin"
-            margin = {k: None if v is None else float(v) for k, v in data["margin"].items()}
+            margin = {k: None if v is None else finite(k, v) for k, v in data["margin"].items()}
+            at = "lag, training or sources"
+            _check_about(data)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise ValueError(f"plant.json lacks or misstates {at}: {error}; write it anew with `headway fit`") from None
         plant = PLANTS[data["structure"]].from_coefficients(values)
@@ -140,6 +142,10 @@ class IdentifiedPlant:
             unit = data["coefficients"][name].get("unit", c.unit)
             if unit != c.unit:
                 raise ValueError(f"coefficient {name} is in {unit!r}, expected {c.unit!r}; write plant.json anew with `headway fit`")
+        if set(margin) != {"decode", "mixed"} or any(m is not None and m >= 1 for m in margin.values()):
+            raise ValueError("margin must give decode and mixed, each below 1 or null; write plant.json anew with `headway fit`")
+        if noise.decode.ndim != 1 or noise.mixed.ndim != 1:
+            raise ValueError("residuals must be plain lists of numbers; write plant.json anew with `headway fit`")
         if not (np.isfinite(noise.decode).all() and np.isfinite(noise.mixed).all()):
             raise ValueError("residuals must be finite numbers; write plant.json anew with `headway fit`")
         limits.check()
@@ -164,6 +170,18 @@ def finite(name: str, value: Any) -> float:
     if not np.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value}")
     return number
+
+
+def _check_about(data: dict[str, Any]) -> None:
+    """What a score, a report and another fit look up beside the numbers."""
+    for direction, shares in (data.get("lag") or {}).items():
+        for regime, share in shares.items():
+            if not 0 <= finite(f"{direction}.{regime}", share) < 1:
+                raise ValueError(f"{direction}.{regime} must be in [0, 1), got {share}")
+    training = data.get("training") or {}
+    training.get("blocks"), (training.get("where") or {}).items()
+    for source in data.get("sources") or []:
+        source.get("sha256")
 
 
 def _number(name: str, value: Any) -> Any:

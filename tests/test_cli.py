@@ -161,7 +161,7 @@ def test_analyse_and_export(controller: Path, plant: Path, tmp_path: Path, capsy
     assert (tmp_path / "gains" / "headway_runtime.py").exists()
     assert "headway_runtime.py" in written["files"]
     assert main(["export", str(controller), "--engine", "fpga", "--out", str(tmp_path / "other")]) == 2
-    assert capsys.readouterr().err == "headway: cannot export for 'fpga'; this version knows json, python\n"
+    assert capsys.readouterr().err == "headway: cannot export for 'fpga'; this version knows json, python, c99\n"
     assert not (tmp_path / "other").exists()
 
 

@@ -158,7 +158,7 @@ def test_a_candidate_inside_the_box_comes_back_from_its_point() -> None:
         assert getattr(back.policy, name) == pytest.approx(getattr(policy, name), abs=1e-12), name
 
 
-@given(st.lists(st.floats(-50, 50), min_size=9, max_size=9))
+@given(st.lists(st.floats(-50, 50), min_size=8, max_size=8))
 def test_every_point_is_a_candidate_inside_its_bounds(point: list[float]) -> None:
     space = Space(default_candidate(noisy(), TARGETS, LIMITS), LIMITS)
     law, policy = space.candidate(np.array(point))

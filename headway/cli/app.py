@@ -130,5 +130,5 @@ def _reported(error: Exception) -> int:
 
 
 def _extra(module: str) -> str:
-    known = {"dash": "web", "ray": "scale", "optuna": "bench", "cma": "bench", "osqp": "bench", "sklearn": "bench", "statsmodels": "bench"}
+    known = {"dash": "web", "ray": "scale", "optuna": "bench", "cma": "bench", "osqp": "mpc", "sklearn": "bench", "statsmodels": "bench"}
     return known.get(module.partition(".")[0], "dev")

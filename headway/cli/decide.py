@@ -193,8 +193,11 @@ def validate(
 def export(
     controller: Controller,
     out: Annotated[Path, typer.Option("--out", help="New folder to write to.")],
-    engine: Annotated[str, typer.Option("--engine", help="json or python.")] = "json",
+    engine: Annotated[str, typer.Option("--engine", help="json, python or c99.")] = "json",
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds something; other files in it stay.")] = False,
+    uncertified: Annotated[
+        bool, typer.Option("--uncertified", help="Write a controller whose certificate is refused; it is said in what is written.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a controller for use outside Headway.
@@ -204,5 +207,5 @@ def export(
     from headway.loads import read_controller
     from headway.pipeline import export_stage
 
-    data = export_stage(read_controller(controller), engine, out, force=force)
+    data = export_stage(read_controller(controller), engine, out, force=force, uncertified=uncertified)
     show(data, [f"written    {out}: {', '.join(data['files'])}", *[f"note: {n}" for n in data["warnings"]]], as_json=json)

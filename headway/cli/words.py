@@ -184,7 +184,13 @@ def simulate_lines(data: dict[str, Any]) -> list[str]:
     Returns:
         Lines.
     """
-    words = {"none": "by nothing", "kv": "by the KV cache", "running": "by the running limit", "budget": "by the token budget"}
+    words = {
+        "none": "by nothing",
+        "kv": "by the KV cache",
+        "running": "by the running limit",
+        "budget": "by the token budget",
+        "deferred": "by admission",
+    }
     bound = ", ".join(f"{percent(share)} {words[name]}" for name, share in data["binding"].items())
     lines = [f"{data['requests']:,} requests in {data['runs']} runs, load {data['load']}", *side_table({"": data}), f"steps bound: {bound}"]
     return [*lines, *warning_lines(data["warnings"])]

@@ -33,11 +33,13 @@ class Opened:
         progress: called with the share of the file that was read.
 
     Raises:
-        TraceError: a compressed file that is broken.
+        TraceError: a compressed file that is broken, or a pipe.
     """
 
     def __init__(self, file: str, most_rows: int = MOST_ROWS, progress: Callable[[float], None] | None = None) -> None:
         self.file, self.most_rows, self.progress = file, most_rows, progress or _silent
+        if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
+            raise TraceError(file, "a file: a pipe can be read only once, but is looked at before it is read; save it first")
         with open(file, "rb") as stream:
             self.packed = stream.read(2) == GZIP
         with gzip.open(file, "rb") if self.packed else open(file, "rb") as stream:

@@ -21,13 +21,14 @@ BEND = 0.02
 """Log residual from which on a row counts by its size, not its square."""
 MOST = 0.5
 """Largest share that may be booked on a neighbour."""
-SMALLEST = 0.002
+SMALLEST = 0.004
 """Smallest share that is taken out."""
-MOST_ROWS = 20_000
+MOST_ROWS = 8_000
 """Rows that a share is estimated from at most, evenly spread."""
 LEAST = 0.01
 """Share of the predicted duration that a row is taken for at least."""
-ROUNDS = 30
+ROUNDS = 15
+"""Rounds of reweighting at most."""
 FEWEST = 100
 """Rows of a regime below which nothing is said of its booking."""
 
@@ -167,9 +168,7 @@ def estimate(
     return lag, tried
 
 
-def refined(
-    lag: Lag, step_time_s: np.ndarray, predicted_s: np.ndarray, batch: Batch, neighbours: Neighbours, rows: np.ndarray
-) -> Lag:
+def refined(lag: Lag, step_time_s: np.ndarray, predicted_s: np.ndarray, batch: Batch, neighbours: Neighbours, rows: np.ndarray) -> Lag:
     """The shares that were kept, told anew, together, by a plant from whose durations they were taken out.
 
     Args:
@@ -268,6 +267,6 @@ def _regression(columns: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         before = found
         found = np.linalg.pinv(gram / size / size[:, None], rcond=1e-9, hermitian=True) @ (columns.T @ (weight * ratio) / size) / size
         fitted = np.maximum(columns @ found, LEAST)
-        if np.abs(found[-1] - before[-1]) < 1e-5:
+        if np.abs(found[-1] - before[-1]) < 1e-4:
             break
     return found
