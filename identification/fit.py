@@ -311,12 +311,12 @@ def _excited(trace: Trace, found: _Found) -> tuple[dict[str, Any], list[str]]:
     result: dict[str, Any] = {}
     said: list[str] = []
     batch = trace.batch()
-    for part in found.learned.parts:
+    for part, law in zip(found.learned.parts, found.learned.laws, strict=True):
         here = rows_of(batch, part.rows)
         acting = len(TERMS) if (np.asarray(here.prefill_tokens) > 0).any() or part.regime != "decode" else DECODE_TERMS
         columns = np.asarray(terms(here), float)[:, :acting]
-        result[part.regime], more = excitation(
-            part.regime, columns, fit_law(columns, trace.step_time_s[part.rows]), bent=found.structure.name in ("curved", "roofline")
-        )
+        acts = {name.partition(".")[2] for name, c in zip(part.names, law.coefficients.tolist(), strict=True) if c > 0}
+        straight = fit_law(columns, trace.step_time_s[part.rows])
+        result[part.regime], more = excitation(part.regime, columns, straight, acting=acts if found.structure.name == "curved" else ())
         said += more if found.structure.name != "concurrency" else []  # most of these terms are not in that plant
     return result, said

@@ -179,7 +179,8 @@ def _check_about(data: dict[str, Any]) -> None:
             if not 0 <= finite(f"{direction}.{regime}", share) < 1:
                 raise ValueError(f"{direction}.{regime} must be in [0, 1), got {share}")
     training = data.get("training") or {}
-    training.get("blocks"), (training.get("where") or {}).items()
+    for name in (training, training.get("where") or {}):
+        dict(name.items())
     for source in data.get("sources") or []:
         source.get("sha256")
 

@@ -14,6 +14,7 @@ import pytest
 
 from headway.cli import main
 from headway.identification.fit import fit
+from headway.identification.readers import read_trace
 from headway.identification.score import score
 from headway.models.identified import IdentifiedPlant
 from tests.synthetic_steps import TRUTH, coefficients, composed, durations, noise, traced
@@ -193,3 +194,11 @@ def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path, capsys: pytest.Capt
     os.mkfifo(pipe)  # nobody writes: a command that opened it would wait for ever
     assert "save it first" in refused(["fit", str(pipe), "--out", str(tmp_path / "p.json")], capsys)
     assert "save it first" in refused(["transport", str(pipe)], capsys)
+
+
+def test_a_copy_of_a_file_under_another_name_is_noticed(folder: Path, tmp_path: Path) -> None:
+    for name in ("one.csv", "two.csv"):
+        (tmp_path / name).write_bytes((folder / "steps.csv").read_bytes())
+    said = read_trace([tmp_path / "one.csv", tmp_path / "two.csv"]).warnings
+    assert any("two.csv holds the same bytes as" in w for w in said)
+    assert not any("same bytes" in w for w in read_trace(tmp_path / "one.csv").warnings)

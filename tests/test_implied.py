@@ -209,7 +209,7 @@ def test_a_fitted_synthetic_engine_is_believed() -> None:
 @pytest.mark.parametrize(("name", "tp"), [("qwen3-32b", 1), ("qwen3-32b", 2), ("qwen3-32b", 4), ("qwen3.6-35b-a3b", 2)])
 def test_measured_traces_are_possible_on_their_device_and_not_on_a_slower_one(name: str, tp: int, shared_data: Path) -> None:
     trace = read_trace(shared_data / f"steps/fpm_vllm0201_b300/{name}_tp{tp}.fpm_detail.csv")
-    found = fit(trace)
+    found = fit(trace, structure="regimes")  # a term below a jump shares its time with those past it
     largest = Batch(*(float(x.max()) for x in trace.batch()))
     rates = {r.what: r for r in implied(found.plant, found.interval, largest, llm=llm(name), device=B300, tp=tp).rates}
     assert rates["weights"].share is not None

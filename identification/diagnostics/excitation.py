@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ NOTICED = 0.002
 """Share of the median duration below which a negative coefficient of plain least squares is rounding, not a finding."""
 
 
-def excitation(regime: str, terms: np.ndarray, law: Law, *, bent: bool = False) -> tuple[dict[str, Any], list[str]]:
+def excitation(regime: str, terms: np.ndarray, law: Law, *, acting: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Check one regime's rows.
 
     VIF_j = 1 / (1 - R_j^2), R_j^2 the share of sum j's variance that the others explain
@@ -27,7 +28,7 @@ def excitation(regime: str, terms: np.ndarray, law: Law, *, bent: bool = False) 
         regime: "decode", "mixed" or "all".
         terms: regressors of the used rows, the first of them constant, shape (k, m).
         law: fitted to them.
-        bent: whether the plant has other terms beside these: then what straight lines alone want negative is no finding.
+        acting: those of these terms that act in a plant which bends: what straight lines alone want of them is no finding.
 
     Returns:
         (for plant.json: rows, condition number of the scaled equations, terms that plain least squares wants negative, and
@@ -56,8 +57,8 @@ def excitation(regime: str, terms: np.ndarray, law: Law, *, bent: bool = False) 
                 both = f"{regime}: {name} and {other} moved together (VIF {factor:,.0f})"
                 said.append(f"{both}: what either term takes alone is not trustworthy, their sum is")
     negative = _negative(terms, law)
-    if negative and not bent:
-        said.append(f"{regime}: plain least squares wants {', '.join(negative)} negative; held at zero or above")
+    if still := [term for term in negative if term not in acting]:
+        said.append(f"{regime}: plain least squares wants {', '.join(still)} negative; held at zero or above")
     return {"rows": len(terms), "condition": condition(law), "negative": negative, "terms": rows}, said
 
 

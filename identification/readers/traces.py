@@ -96,7 +96,7 @@ def read_trace(
             sources.append(Source(file, hashlib.file_digest(stream, "sha256").hexdigest(), name))
     frame = pl.concat(_with_streams(files, tables), how="diagonal_relaxed")
     engine, said = engine_limits(files, frame)
-    warnings = [*(w for table in tables for w in table.warnings), *said, *_repeated(frame)]
+    warnings = [*(w for table in tables for w in table.warnings), *said, *_repeated(frame), *_copied(sources)]
     aside: dict[str, int] = {}
     for table in tables:
         for reason, rows in table.aside.items():
@@ -143,6 +143,15 @@ def _with_streams(files: Iterable[str], tables: Iterable[Table]) -> Iterable[pl.
             yield table.frame.with_columns(source=pl.lit(f"{name}:") + pl.col("source"))
         else:
             yield table.frame.with_columns(source=pl.lit(name))
+
+
+def _copied(sources: Sequence[Source]) -> list[str]:
+    """Two files of the same bytes: rows that are there twice look like evidence, and a left-out row is in its copy."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(source.sha256, source.file), source.file) for source in sources]
+    return [
+        f"{b} holds the same bytes as {a}: its rows count twice, so intervals are too narrow; give one of them" for a, b in pairs if a != b
+    ]
 
 
 def _repeated(frame: pl.DataFrame) -> list[str]:
