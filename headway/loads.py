@@ -11,6 +11,7 @@ from typing import Any
 from headway.controllers.record import ControllerRecord
 from headway.experiments.run import read_json
 from headway.models.identified import IdentifiedPlant
+from headway.models.levels import levels_of
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
 from headway.targets import parse_target
@@ -80,9 +81,39 @@ def open_load(workload: str, target: str, *, rate_rps: float | None, rows: slice
     """
     targets, notes = parse_target(target, epsilon=epsilon)
     loaded = load_workload(workload, rate_rps, rows, targets)
+    targets, said = per_token(targets, loaded.source)
     spec = located(workload)
     span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
-    return Load(spec, rate_rps, span, loaded.source, targets, [*notes, *loaded.notes])
+    return Load(spec, rate_rps, span, loaded.source, targets, [*notes, *said, *loaded.notes])
+
+
+SAMPLED = 400
+"""Requests whose outputs say what one level of a target means at the others."""
+
+
+def per_token(targets: tuple[Target, ...], source: WorkloadSource) -> tuple[tuple[Target, ...], list[str]]:
+    """Targets counted per token, whatever level they name, and what each means at the other levels.
+
+    Everything behind the doors counts owed tokens: epsilon is turned into a share of them once, here, and it is said.
+
+    Args:
+        targets: one per class.
+        source: of the workload: its output lengths decide.
+
+    Returns:
+        (the targets with their level "token"; one sentence for each that named another).
+    """
+    if all(target.level == "token" for target in targets):
+        return targets, []
+    sample, found, said = source.draw(0, SAMPLED, heldout=False), [], []
+    for class_id, target in enumerate(targets):
+        if target.level == "token":
+            found.append(target)
+            continue
+        levels = levels_of(target, sample, class_id=class_id)
+        said.append(f"{'' if len(targets) == 1 else f'class {target.name}: '}{levels.sentence()}")
+        found.append(dataclasses.replace(target, epsilon=levels.token, level="token"))
+    return tuple(found), said
 
 
 def load_of(record: ControllerRecord, *, workload: str | None, rate_rps: float | None, target: str | None) -> Load:
@@ -105,9 +136,10 @@ def load_of(record: ControllerRecord, *, workload: str | None, rate_rps: float |
     rows = None if workload is not None or not record.workload.get("rows") else slice(*record.workload["rows"])
     targets, notes = parse_target(target) if target else (record.targets, [])
     loaded = load_workload(spec, rate, rows, targets)
+    targets, said = per_token(targets, loaded.source)
     span = None if rows is None else (int(rows.start or 0), None if rows.stop is None else int(rows.stop))
     edited = ["controller.json was changed by hand since it was tuned: its content hash does not fit"] if record.edited else []
-    return Load(spec, rate, span, loaded.source, targets, [*edited, *notes, *loaded.notes])
+    return Load(spec, rate, span, loaded.source, targets, [*edited, *notes, *said, *loaded.notes])
 
 
 def read_plant(path: Path) -> IdentifiedPlant:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.identification.readers.errors import TraceError
+from headway.loads import open_load
 from headway.models.goodput import CLEAN_SHARE, tokens_owed
 from headway.models.levels import EXACT_TOKENS, Lateness, _at_most, lateness, levels, levels_of, token_epsilon
 from headway.models.signals import LEVELS, Target
@@ -170,3 +171,16 @@ def test_a_target_names_its_level(tmp_path: Path) -> None:
     file.write_text('[[class]]\nttft = "1s"\nitl = "25ms"\nlevel = 3\n')
     with pytest.raises(TraceError, match="a level that this version knows: token, request, p99_itl, found 3"):
         parse_target(str(file))
+
+
+def test_a_target_of_requests_is_counted_per_token_behind_the_doors_and_it_is_said() -> None:
+    load = open_load(
+        "poisson:rate=5/s,prompt=200,output=150", "ttft=1s,itl=25ms,level=request,epsilon=10%", rate_rps=None, rows=None, epsilon=None
+    )
+    (target,) = load.targets
+    assert target.level == "token"
+    assert 0.002 < target.epsilon < 0.006  # 90 % of requests clean at about 150 tokens
+    assert any(note.startswith("The target is per request: 10 % of the requests may be less than clean.") for note in load.notes)
+    plain = open_load("poisson:rate=5/s,prompt=200,output=150", "ttft=1s,itl=25ms", rate_rps=None, rows=None, epsilon=None)
+    assert plain.targets[0].epsilon == 0.01
+    assert not any("The target is" in note for note in plain.notes)
