@@ -30,7 +30,7 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         f"plant      error held out {percent(held.get('mape'))} (decode {percent(held.get('mape_decode'))}, "
         f"with prefill {percent(held.get('mape_mixed'))})"
         + (", too much to tune on with confidence" if (held.get("mape") or 0) > DOUBTFUL else ""),
-        f"tuned      margin {percent(margin)} (a step is steered to {setpoint_ms:.1f} ms of {budget_ms:.1f}), "
+        f"tuned      {_law_text(law, margin, setpoint_ms, budget_ms)}, "
         f"aging rate {data['policy']['aging_rate']['value']:.2g} s/s; {better} than the best static setting",
         f"static     best of its grid: {settings_text(tuning['best_static']['settings'])}",
         *table(_contest(data), indent="           "),
@@ -77,3 +77,11 @@ def _contest(data: dict[str, Any]) -> list[tuple[str, ...]]:
             cells = [f"{show(of(s).get(key))} ({show(of(e).get(key))})" for s, e in zip(sides, expected, strict=True)]
             rows.append((f"{t['name']}: {label}", *cells, promise))
     return rows
+
+
+def _law_text(law: dict[str, Any], margin: float | None, setpoint_ms: float, budget_ms: float) -> str:
+    """What the law steers to: a margin that was chosen, or a late rate from which it finds its own."""
+    if "late_rate" not in law:
+        return f"margin {percent(margin)} (a step is steered to {setpoint_ms:.1f} ms of {budget_ms:.1f})"
+    beside = f", margin {percent(margin)} beside it" if margin else ""
+    return f"late rate {percent(law['late_rate']['value'])}{beside} (the margin is found as it runs, from {setpoint_ms:.1f} ms of {budget_ms:.1f} on)"
