@@ -19,7 +19,7 @@ from headway.identification.rows import IDLE
 from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.structures.learn import rows_of
 from headway.identification.trace import Trace
-from headway.models.plant import Batch, Plant
+from headway.models.plant import Plant
 
 COMMANDS = ("token_budget", "running_limit", "chunk_tokens")
 UNORDERED = "no row is the step after another (a table, or a sample of steps): what neighbours share, and drift, were not tested"
@@ -111,14 +111,10 @@ def _of_clock(trace: Trace, busy: np.ndarray) -> dict[str, tuple[Any, list[str]]
     y, stream = trace.step_time_s[busy], trace.stream[busy]
     start, period = _column(trace, "start_s", busy), _column(trace, "period_s", busy)
     if start is not None and np.isfinite(start).any():
-        found["clock"] = plausible_field(y, start, stream, np.stack(_inputs(trace.batch(), busy), axis=1))
+        found["clock"] = plausible_field(y, start, stream, np.stack(rows_of(trace.batch(), busy), axis=1))
     device = _column(trace, "device_time_s", busy)
     if period is not None:
         gap = host_gap(y if device is None else device, period, np.ones(len(y), bool))
         if gap is not None:
             found["host_gap"] = (gap._asdict(), [])
     return found
-
-
-def _inputs(batch: Batch, rows: np.ndarray) -> Batch:
-    return rows_of(batch, rows)

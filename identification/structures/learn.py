@@ -8,7 +8,7 @@ import numpy as np
 
 from headway.identification.structures.robust import ROUNDS, Law, fit_law
 from headway.identification.structures.roof import fit_roof
-from headway.identification.structures.terms import LINEAR, NAMES, Structure, table
+from headway.identification.structures.terms import NAMES, Structure, table
 from headway.models.concurrency import ConcurrencyPlant
 from headway.models.plant import Batch, Plant
 
@@ -122,15 +122,3 @@ def _concurrency(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> Lea
     plant = ConcurrencyPlant(tuple(law.coefficients.tolist()))
     said = ["time per token against concurrency: prompts and the cache are not in this plant, so it cannot tune a chunk or an admission"]
     return Learned(plant, [Part("all", rows, tuple(plant.coefficients()))], [law], said)
-
-
-def linear_part(columns: np.ndarray) -> np.ndarray:
-    """The columns of `headway.identification.structures.terms.table` that are linear in the sums.
-
-    Args:
-        columns: shape (k, 6) or (k, 14).
-
-    Returns:
-        Shape (k, 6).
-    """
-    return columns[:, :LINEAR]
