@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -17,6 +16,7 @@ from scipy.stats import binomtest
 
 from benchmarks.admission import admission
 from benchmarks.drift import alarms
+from benchmarks.law_cost import cost as law_cost
 from benchmarks.table import Missing, Row, at_least, at_most, informs, run, shared_data
 from headway.controllers import BalancedLaw, FeedforwardLaw, PILaw, TrackerLaw
 from headway.controllers.controller import Controller
@@ -24,8 +24,6 @@ from headway.controllers.default import default_candidate
 from headway.controllers.laws import STATE_SIZE, law_init, law_step
 from headway.controllers.record import ControllerRecord
 from headway.controllers.steploop import Disturbance, respond
-from headway.engines.export import gains_json
-from headway.engines.runtime import Runtime
 from headway.engines.storm import storm as faults_storm
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
@@ -216,26 +214,9 @@ def storm() -> Iterator[Row]:
     yield informs("fault storm: faults injected / told by the runtime", f"{sum(found.injected.values()):,} / {found.faults:,}")
 
 
-STOCK_US = {64: 473.0, 256: 1971.0}
-"""Stock vLLM 0.32's schedule() as it was measured elsewhere, by running requests [us]: a record, not this run's."""
-CALLS = 20_000
-
-
 def cost() -> Iterator[Row]:
-    """What the law costs a step in pure Python: update and budget, on a curved plant."""
-    run_time = Runtime(gains_json(_record(), {"verdict": "certified"}))
-    for running, stock in STOCK_US.items():
-        rng, readings = np.random.default_rng(running), []
-        for _ in range(CALLS):
-            p = float(rng.integers(0, 900))
-            kv = running * float(rng.integers(500, 2000))
-            readings.append((float(rng.uniform(0.008, 0.026)), p, running, True, running, kv, p * p / 2, float(p > 0), kv + running, 0.0))
-        began = time.perf_counter()
-        for reading in readings:
-            run_time.update(*reading)
-        took = 1e6 * (time.perf_counter() - began) / CALLS
-        share = f"{took:.1f} us, {100 * took / stock:.1f} %"
-        yield informs(f"law cost at {running} running: update + budget, share of {stock:,.0f} us measured elsewhere", share)
+    """What the default law costs a step, on a plant whose steps bend."""
+    yield from law_cost(_record())
 
 
 def _record() -> ControllerRecord:

@@ -29,7 +29,8 @@ from headway.identification.hardware.tp import fit_tp
 from headway.identification.readers import read_trace
 from headway.identification.rows import KEPT, judge
 from headway.identification.score import Score, score
-from headway.identification.structures.concurrency import FORMS, leave_one_out
+from headway.identification.structures.concurrency import leave_one_out
+from headway.identification.structures.families import curves_of
 from headway.identification.trace import Trace
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch
@@ -244,25 +245,30 @@ def kernels() -> Iterator[Row]:
 
 
 def concurrency() -> Iterator[Row]:
-    """TPOT against concurrency: each point of a measured curve from the others."""
+    """TPOT against concurrency: each point of a measured curve from its others, and from the other curves of the table."""
     trace = read_trace(shared_data("steps", "silicon_tpot", "silicon_sample_h100_h200.csv"))
+    family, names = curves_of(trace.frame), trace.frame["curve"].n_unique()
+    yield informs(
+        "TPOT, curves that tell of others; left out, a concurrency comes twice", f"{len(family.curves)}; {names - len(family.curves)}"
+    )
     for fewest in (6, 4):
-        curves = [c for _, c in trace.frame.filter(pl.col("curve_points") >= fewest).group_by("source", maintain_order=True)]
-        once = [c for c in curves if c["decode_requests"].n_unique() == c.height]
-        for form in FORMS:
-            left = [leave_one_out(c["decode_requests"].to_numpy(), c["step_time_s"].to_numpy(), form=form) for c in once]
+        once = {name: curve for name, curve in family.curves.items() if len(curve.concurrency) >= fewest}
+        for words, form, others in (
+            ("sqrt, others tell", "sqrt", family),
+            ("sqrt, alone", "sqrt", None),
+            ("linear, alone", "linear", None),
+        ):
+            left = [leave_one_out(c.concurrency, c.tpot_s, form=form, family=others, name=name) for name, c in once.items()]
             mean = 100 * np.array([one.error.mean() for one in left])
             between = 100 * np.array([one.error[one.inside].mean() for one in left])
-            name = f"TPOT, {len(once)} curves of {fewest} points or more, {form}: point left out, median over curves"
-            # an end that is left out is extrapolated by a factor of two, from four points at the most where a curve has five
+            name = f"TPOT, {len(once)} curves of {fewest} points or more, {words}: point left out, median over curves"
+            # an end that is left out is extrapolated by a factor of two: alone, from four points at the most where a curve has five
             what, figure = f"{name}, every point", float(np.median(mean))
-            yield at_most(what, figure, 2.2, "%") if form == "sqrt" else informs(what, f"{figure:.2f} %")
+            yield at_most(what, figure, 2.2, "%") if others else informs(what, f"{figure:.2f} %")
             yield informs(f"{name}, points between others", f"{np.median(between):.2f} %")
             most = 100 * max(one.error.max() for one in left)
             said = f"{np.quantile(mean, 0.9):.1f} %, {most:.0f} %"
-            yield informs(f"{fewest} points or more, {form}: worst decile of curves from, worst point", said)
-        if len(curves) > len(once):
-            yield informs(f"{fewest} points or more: curves left out, a concurrency comes twice", len(curves) - len(once))
+            yield informs(f"{fewest} points or more, {words}: worst decile of curves from, worst point", said)
 
 
 def splitwise() -> Iterator[Row]:

@@ -20,6 +20,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -112,6 +113,26 @@ def shared_data(*names: str) -> Path:
     return path
 
 
+def environment_python(script: str, *arguments: str) -> Path:
+    """The Python of an environment apart from ours, which is made if it is not there.
+
+    Args:
+        script: that makes it and prints its place, in scripts/.
+        *arguments: of the script.
+
+    Returns:
+        Path of its interpreter.
+
+    Raises:
+        Missing: the script cannot make it here; the message is what it said last.
+    """
+    done = subprocess.run([ROOT / "scripts" / script, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"scripts/{script} ended with {done.returncode}"]
+        raise Missing(said[-1])
+    return Path(done.stdout.strip().splitlines()[-1]) / "bin" / "python"
+
+
 def run(name: str, parts: Mapping[str, Callable[[], Iterable[Row]]], arguments: list[str] | None = None) -> int:
     """Measure what is not kept yet, print the table and the verdict.
 
@@ -135,16 +156,19 @@ def run(name: str, parts: Mapping[str, Callable[[], Iterable[Row]]], arguments: 
         kept = {part: rows for part, rows in kept.items() if part not in chosen}
     resumed = sum(part in kept for part in chosen)
     missing: dict[str, str] = {}
+    incomplete: dict[str, list[Row]] = {}
     try:
         for count, part in enumerate(chosen, 1):
             if part in kept:
                 continue
             print(f"[{count}/{len(chosen)}] {part} ...", file=sys.stderr, flush=True)
             started = time.perf_counter()
+            rows: list[Row] = []
             try:
-                rows = [Row(*row) for row in parts[part]()]
+                for row in parts[part]():
+                    rows.append(Row(*row))  # noqa: PERF401  # what a part measured before a gap is shown
             except Missing as gap:
-                missing[part] = str(gap)
+                missing[part], incomplete[part] = str(gap), rows
                 continue
             kept[part] = {"took_s": round(time.perf_counter() - started, 2), "rows": [list(row) for row in rows]}
             _save(store, key, kept)
@@ -152,7 +176,8 @@ def run(name: str, parts: Mapping[str, Callable[[], Iterable[Row]]], arguments: 
         print(f"{name}: interrupted; finished parts are kept, the same command goes on from here")
         return 130
     rows = [Row(*row) for part in chosen if part in kept for row in kept[part]["rows"]]
-    rows += [Row(part, "", f"missing: {gap}", None) for part, gap in missing.items()]
+    for part, gap in missing.items():
+        rows += [*incomplete[part], Row(part, "", f"missing: {gap}", None)]
     took_s = sum(kept[part]["took_s"] for part in chosen if part in kept)
     return _print(name, rows, missing, f"measuring took {took_s:.0f} s" + (f", {resumed} of {len(chosen)} parts kept" if resumed else ""))
 

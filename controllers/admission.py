@@ -28,6 +28,7 @@ import math
 
 from headway.controllers.policy import (
     ADMISSION,
+    ASYNC,
     BLOCK,
     BLOCKS,
     LOOK_STEPS,
@@ -41,8 +42,8 @@ from headway.controllers.policy import (
 from headway.controllers.survival import count_lengths, learn, reached, row_of
 from headway.controllers.tracker import TRACKER
 from headway.models.compiled import compiled
-from headway.models.goodput import FINISHED
-from headway.models.state import ALIVE, ALL_STAY, CENSORED, EXPECTED, EXPECTED_KV, RELEASED_IDS, RUNNING_IDS, VARIANCE
+from headway.models.goodput import ABANDONED, CANCELLED, FINISHED
+from headway.models.state import ALIVE, ALL_STAY, CENSORED, EXPECTED, EXPECTED_KV, GHOSTS, RELEASED_IDS, RUNNING_IDS, VARIANCE
 from headway.models.steptime import step_time
 
 MYOPIC, LOOKAHEAD = 1.0, 2.0
@@ -105,10 +106,13 @@ def ended(req, e, ids, policy):
         return
     e.learned = e.step
     age = e.step - (e.outlook_until - AGE)
-    for k in range(e.n_released):
-        r = req[ids[RELEASED_IDS, k]]
+    ahead = policy[ASYNC] > 0.0  # then those who ended keep their blocks for a step
+    row, n = (GHOSTS, e.n_ghosts) if ahead else (RELEASED_IDS, e.n_released)
+    for k in range(n):
+        r = req[ids[row, k]]
         if r.status == FINISHED:
             learn(r, e)
+        if r.status == FINISHED or r.status == CANCELLED or r.status == ABANDONED:
             then = max(r.emitted - age, 0.0)
             count_in(e.outlook, row_of(r), then, r.prompt + then, -1.0, policy)
 

@@ -293,7 +293,7 @@ def _watched(guard, memory, counts, law, state, signals, budget_s):
 def _resume(law, state, prefill):
     """Let a state go on from a command in force, as `Controller.resume`."""
     if law[0] == PI:
-        state[0] = min(max(prefill, 0.0), law[7])
+        state[0] = min(max(prefill, 0.0), law[8])
         state[1], state[2] = state[0], state[0]
     elif law[0] == FEEDFORWARD:
         state[1] = min(max(prefill, 0.0), law[3])

@@ -28,7 +28,7 @@ def law_init(law, state):
     if law[0] == UPDOWN:
         state[0] = min(law[4], law[5])
     elif law[0] == PI:
-        state[0] = min(law[6], law[7])
+        state[0] = min(law[7], law[8])
         state[1], state[2] = state[0], NONE
     elif law[0] == BALANCED:
         state[0] = min(law[3], law[4])

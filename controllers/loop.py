@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from headway.controllers.compose import book_shares
 from headway.controllers.laws import law_init
-from headway.controllers.policy import NEXT_STEP, RATE_TPS, pack_policy, pack_targets
+from headway.controllers.policy import HAS_SHARES, RATE_TPS, pack_policy, pack_targets
+from headway.controllers.queue import next_arrival_s
 from headway.controllers.scheduler import plan, stop
-from headway.controllers.simulator import LOG_COLUMNS, STALL, Candidate, record
+from headway.controllers.simulator import LOG_COLUMNS, STALL, Candidate, fresh_state, habits_of, record
 from headway.models.engine import Engine, Step
 from headway.models.goodput import Outcome
 from headway.models.plant import Plant
 from headway.models.settlement import close_books, outcome_of, settle
 from headway.models.signals import SIGNALS, Target
-from headway.models.state import RELEASED_IDS, RUNNING_IDS, State, new_state
+from headway.models.state import RELEASED_IDS, RUNNING_IDS, State
 from headway.models.workload import Workload
 
 
@@ -34,7 +36,8 @@ def step_of(s: State) -> Step:
     rows = s.req[ids]
     decode = rows["take"] < 0
     context = np.where(decode, rows["prompt"] + rows["emitted"] - 1, rows["computed"])
-    return Step(ids, np.abs(rows["take"]).astype(np.int64), context.astype(np.int64), decode, s.ids[RELEASED_IDS, : e["n_released"]].copy())
+    released = s.ids[RELEASED_IDS, : e["n_released"]].copy()
+    return Step(ids, np.abs(rows["take"]).astype(np.int64), context.astype(np.int64), decode, released, int(e["moved"]))
 
 
 def drive(
@@ -70,32 +73,35 @@ def drive(
         Outcome, with the log of its steps.
 
     Raises:
+        ValueError: limits of an asynchronous engine: here a step is composed when the last has ended.
         RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
     """
     limits = engine.limits
+    if limits.scheduling != "sync":
+        raise ValueError(f"scheduling must be 'sync' where steps are run one after the other, got {limits.scheduling!r}; simulate it instead")
     p, law, classes = pack_policy(candidate.policy, candidate.law, targets, limits, plant), candidate.law.pack(), pack_targets(targets)
-    s = new_state(
-        workload.arrival_s, workload.prompt_tokens, workload.output_tokens, workload.class_id, len(targets), limits.blocks, p[RATE_TPS]
-    )
-    e, signals, log = s.books[0], np.zeros(SIGNALS), np.zeros((0, len(LOG_COLUMNS)))
+    s = fresh_state(workload, len(targets), limits, p[RATE_TPS])
+    e, signals, log, habits = s.books[0], np.zeros(SIGNALS), np.zeros((0, len(LOG_COLUMNS))), habits_of(p)
     rows: list[np.ndarray] = []
     engine.reset()
     law_init(law, s.law)
     while e["done"] < len(workload):
-        if e["n_running"] == 0 and e["head"] == e["tail"] and e["arrived"] < len(workload):
-            next_s = s.req["arrival_s"][e["arrived"]]
+        if e["n_running"] + e["n_waiting"] == 0:
+            next_s = next_arrival_s(s.req, e, s.keys)
             e["now_s"] = max(e["now_s"], min(next_s, cut_s) if cut_s > 0 else next_s)
         if 0 < cut_s <= e["now_s"]:
-            stop(s.req, e, s.ids, p, cut_s)
+            stop(s.req, e, s.ids, s.keys, p, classes, s.units, s.unit_ids, cut_s)
             break
         if command is not None and not command(law, p):
             break
-        if not plan(s.req, s.books, s.ids, s.keys, s.law, p, law, classes, signals):
+        if not plan(s.req, s.books, s.ids, s.keys, s.units, s.unit_ids, s.law, p, law, classes, signals):
             if e["stalled"]:
                 raise RuntimeError(STALL)
             continue
         y = engine.execute(step_of(s))
-        settle(s.req, s.books, s.ids, s.gaps, y, classes, bool(p[NEXT_STEP]))
+        settle(s.req, s.books, s.ids, s.keys, s.units, s.unit_ids, s.gaps, y, classes, habits)
+        if p[HAS_SHARES] > 0:
+            book_shares(e, p, len(targets))
         if len(rows) < record_steps:
             rows.append(logged(s))
         if progress is not None:

@@ -22,18 +22,20 @@ class PILaw(Controller):
 
     e = (1 - margin) budget - step            the error [s]
     I := I + ki e / s                         only if the budget was binding or the step above its setpoint
-    u = clip(I + kp e / s, 0, most)
-    I := I + kt (clip(w) - w),  w the unclipped command      back-calculation against the actuator's limits
+    u := clip(I + kp e / s, max(0, u - slew), min(most, u + slew))
+    I := I + kt (u - w),  w the unclipped command            back-calculation against the actuator's limits and the slew
     token budget = c + decoding requests,  c = u rounded down to the quantum and held (`headway.controllers.quantum`)
 
     s, the plant's slope [s/token], turns an error in time into tokens, so kp and ki have no unit and mean the same on
-    every engine: the loop gain is ki times (true slope / s). Integrating only while the budget is binding is what
-    keeps the law from winding up in lulls, when few prompts wait and short steps say nothing about the budget; pulling
-    I to the *used* budget instead would empty it between prompts and start every prompt from nothing. The integrator
-    keeps fractions of a token, so rounding to whole tokens cannot make the loop cycle. A wider quantum could: what it
-    takes from the command, u - c, the error shows and the integrator would run after, so that e less s (u - c) is
-    integrated, and u stays the law's estimate of the right budget whatever is held. A step without decoding requests
-    has no ITL to keep: it gets the most there is, and the state holds.
+    every engine: the loop gain is ki times (true slope / s). Integrating only while the budget is binding, clamping, is
+    what keeps the law from winding up in lulls, when few prompts wait and short steps say nothing about the budget;
+    pulling I to the *used* budget instead would empty it between prompts and start every prompt from nothing. The slew
+    holds both ways: one spike moves the engine by no more, and a slowdown is answered over as many steps more; its
+    default, a million tokens, limits nothing. The integrator keeps fractions of a token, so rounding to whole tokens
+    cannot make the loop cycle. A wider quantum could: what it takes from the command, u - c, the error shows and the
+    integrator would run after, so that e less s (u - c) is integrated, and u stays the law's estimate of the right
+    budget whatever is held. A step without decoding requests has no ITL to keep: it gets the most there is, and the
+    state holds.
 
     Args:
         margin: share of the budget kept free, in [0, 1).
@@ -41,6 +43,7 @@ class PILaw(Controller):
         ki: integral gain, dimensionless; stable below 2 at a delay of one step, below 1 at two.
         kt: back-calculation gain in [0.05, 1]: nearer to 0 there would be no anti-windup.
         slope_s_per_token: of the plant where it operates [s/token].
+        slew_tokens: most by which u may move from one step to the next; the command strays from u by its rounding alone [tokens].
         initial_tokens: prefill budget before the first step [tokens].
         most_tokens: upper limit of the prefill budget [tokens].
         quantum_tokens: the command is a multiple of it; 1 holds nothing [tokens].
@@ -56,6 +59,7 @@ class PILaw(Controller):
     ki: float = 0.15
     kt: float = 0.5
     slope_s_per_token: float = 4e-5
+    slew_tokens: float = 1e6
     initial_tokens: float = 256.0
     most_tokens: float = 8192.0
     quantum_tokens: float = 1.0
@@ -78,7 +82,7 @@ class PILaw(Controller):
         withheld = jnp.where((self.quantum_tokens >= 2) & (state[2] >= 0), state[1] - state[2], 0.0)
         integral = state[0] + self.ki * (error - withheld)
         wanted = integral + self.kp * error
-        u = jnp.clip(wanted, 0.0, self.most_tokens)
+        u = jnp.clip(wanted, jnp.maximum(state[1] - self.slew_tokens, 0.0), jnp.minimum(state[1] + self.slew_tokens, self.most_tokens))
         integral = integral + self.kt * (u - wanted)
         integral, u = jnp.where(active, integral, state[0]), jnp.where(active, u, state[1])
         command = held_traced(u, state[2], self.quantum_tokens, self.most_tokens)
@@ -95,6 +99,7 @@ class PILaw(Controller):
             "ki": Gain(self.ki, "1", 0.0, 10.0),
             "kt": Gain(self.kt, "1", 0.05, 1.0),
             "slope_s_per_token": Gain(self.slope_s_per_token, "s/token", 1e-12, 10.0),
+            "slew_tokens": Gain(self.slew_tokens, "tokens", 1.0, 1e6),
             "initial_tokens": Gain(self.initial_tokens, "tokens", 0.0, 1e6),
             "most_tokens": Gain(self.most_tokens, "tokens", 1.0, 1e6),
             "quantum_tokens": Gain(self.quantum_tokens, "tokens", 1.0, 4096.0),
@@ -114,14 +119,14 @@ def pi_step(law, state, signals, budget_s):
     Returns:
         Token budget [tokens].
     """
-    margin, kp, ki, kt, slope, most, quantum = law[1], law[2], law[3], law[4], law[5], law[7], law[8]
+    margin, kp, ki, kt, slope, slew, most, quantum = law[1], law[2], law[3], law[4], law[5], law[6], law[8], law[9]
     setpoint_s = (1.0 - margin) * budget_s
     if signals[0] > 0.0 and signals[2] > 0.0 and (signals[3] > 0.0 or signals[0] > setpoint_s):
         error = (setpoint_s - signals[0]) / slope
         withheld = state[1] - state[2] if quantum >= 2.0 and state[2] >= 0.0 else 0.0
         integral = state[0] + ki * (error - withheld)
         wanted = integral + kp * error
-        u = min(max(wanted, 0.0), most)
+        u = min(max(wanted, state[1] - slew, 0.0), state[1] + slew, most)
         state[0] = integral + kt * (u - wanted)
         state[1] = u
     state[2] = held(state[1], state[2], quantum, most)

@@ -9,12 +9,15 @@ import numpy as np
 from headway.controllers.controller import Controller
 from headway.models.plant import Batch, Plant
 from headway.models.pytree import pytree, static
-from headway.models.signals import Limits, Target
+from headway.models.signals import HABITS, Limits, Target
+from headway.models.state import MOST_CLASSES
 from headway.models.steptime import PACKED
 
 ORDERS = ("fcfs", "edf", "slack")
-TRIAGES = ("none", "defer", "reject", "timeout")
+TRIAGES = ("none", "defer", "reject", "timeout", "degrade")
 ADMISSIONS = ("none", "myopic", "lookahead")
+PHASES = ("mixed", "prefill_first", "decode_first")
+PREEMPTIONS = ("recompute", "swap")
 
 (
     ORDER,
@@ -30,7 +33,7 @@ ADMISSIONS = ("none", "myopic", "lookahead")
     BLOCK,
     BLOCKS,
     WATERMARK,
-    RESERVE_FULL,
+    RESERVATION,
     NEXT_STEP,
     MAX_TOKENS,
     MAX_LEN,
@@ -40,9 +43,25 @@ ADMISSIONS = ("none", "myopic", "lookahead")
     LOOK_Z,
     PRIOR_TOKENS,
     PRIOR_REQUESTS,
-    POLICY_PLANT,
-) = range(24)
-"""Places in a packed policy; the packed plant that admission predicts with begins at the last."""
+    DEGRADE,
+    PHASE,
+    PREFILL_EVERY,
+    DECODE_EVERY,
+    PRICE_S,
+    SWAP,
+    SWAP_BLOCK_S,
+    ASYNC,
+    CACHING,
+    HAS_SHARES,
+    HAS_PRIORITIES,
+    HAS_STRIDES,
+    SHARES,
+) = range(36)
+"""Places in a packed policy. At the last begin the shares of the classes; their priorities, their strides and the packed
+plant that admission predicts with follow."""
+
+PRIORITIES, STRIDES, POLICY_PLANT = (SHARES + MOST_CLASSES * k for k in (1, 2, 3))
+"""Where priorities [s], strides [steps] and the packed plant begin."""
 
 POLICY_SIZE = POLICY_PLANT + PACKED
 """Length of a packed policy."""
@@ -83,6 +102,15 @@ class Policy:
         lookahead_z: standard deviations of cache growth that it leaves room for; 0 is the mean.
         prior_output_tokens: median output length assumed until outputs were seen [tokens].
         prior_requests: number of outputs seen that the assumption weighs as much as [requests].
+        degrade: "degrade" gives whom it would shed both targets of its class times this, at least 1.
+        phases: one of PHASES: whether a step carries decodes and prompts together, or only one of them, which first.
+        prefill_every: steps within which a pending prompt progresses; 0 promises nothing [steps].
+        decode_every: steps within which a decode progresses; 0 promises nothing [steps].
+        stride: share of its own ITL budget up to which a class may be left out of steps, in [0, 1]; 0 steps all in every step.
+        class_shares: prompt tokens that each class is due, as weights; () for no shares.
+        priority_s: seconds of slack that each class is put forward by; () for none [s].
+        memory_price_s: seconds of slack that one cache block is worth: who needs few, or hits the prefix cache, goes first [s].
+        preemption: one of PREEMPTIONS: what becomes of the cache of a request that gives way.
     """
 
     order: str = static("slack")  # pyright: ignore[reportAssignmentType]  # a dataclass field, as dataclasses.field is
@@ -98,6 +126,15 @@ class Policy:
     lookahead_z: Any = 1.64
     prior_output_tokens: Any = 256.0
     prior_requests: Any = 8.0
+    degrade: Any = 2.0
+    phases: str = static("mixed")  # pyright: ignore[reportAssignmentType]
+    prefill_every: Any = 0.0
+    decode_every: Any = 0.0
+    stride: Any = 0.0
+    class_shares: Any = ()
+    priority_s: Any = ()
+    memory_price_s: Any = 0.0
+    preemption: str = static("recompute")  # pyright: ignore[reportAssignmentType]
 
     def check(self) -> None:
         """Refuse values outside their range.
@@ -111,8 +148,18 @@ class Policy:
             raise ValueError(f"triage must be one of {TRIAGES}, got {self.triage!r}")
         if self.admission not in ADMISSIONS:
             raise ValueError(f"admission must be one of {ADMISSIONS}, got {self.admission!r}")
-        if self.order == "fcfs" and self.triage == "defer":
-            raise ValueError("triage 'defer' needs order 'edf' or 'slack', got 'fcfs'; stock order has no key to defer by")
+        if self.phases not in PHASES:
+            raise ValueError(f"phases must be one of {PHASES}, got {self.phases!r}")
+        if self.preemption not in PREEMPTIONS:
+            raise ValueError(f"preemption must be one of {PREEMPTIONS}, got {self.preemption!r}")
+        if self.order == "fcfs" and (keyed := self._keyed()):
+            raise ValueError(f"{keyed} needs order 'edf' or 'slack', got 'fcfs'; stock order has no key to go by")
+        for name, least in (("class_shares", 0.0), ("priority_s", -1e5)):
+            weights = getattr(self, name)
+            if len(weights) > MOST_CLASSES or any(not least <= float(w) <= 1e5 for w in weights):
+                raise ValueError(f"{name} must be at most {MOST_CLASSES} numbers in [{least:g}, 1e5], one per class, got {tuple(weights)}")
+        if len(self.class_shares) and not sum(float(w) for w in self.class_shares) > 0:
+            raise ValueError(f"class_shares must not all be 0, got {tuple(self.class_shares)}; leave them out for no shares")
         for name, low, high in (
             ("tolerance", -1.0, 10.0),
             ("estimate", 0.0, 100.0),
@@ -124,10 +171,24 @@ class Policy:
             ("lookahead_z", 0.0, 10.0),
             ("prior_output_tokens", 1.0, 1e6),
             ("prior_requests", 0.1, 1e6),
+            ("degrade", 1.0, 100.0),
+            ("prefill_every", 0.0, 1e6),
+            ("decode_every", 0.0, 1e6),
+            ("stride", 0.0, 1.0),
+            ("memory_price_s", 0.0, 100.0),
         ):
             value = float(getattr(self, name))
             if not low <= value <= high:
                 raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
+
+    def _keyed(self) -> str:
+        """A part that needs a key, if one is on."""
+        if self.triage in ("defer", "degrade"):
+            return f"triage {self.triage!r}"
+        if self.phases != "mixed":
+            return f"phases {self.phases!r}"
+        on = ("prefill_every", "decode_every", "stride", "memory_price_s", "class_shares", "priority_s")
+        return next((name for name in on if np.any(np.asarray(getattr(self, name)) != 0)), "")
 
 
 def prefill_rate_tps(plant: Plant, setpoint_s: float, max_tokens: int) -> float:
@@ -161,7 +222,15 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
 
     Returns:
         float64 array of shape (POLICY_SIZE,).
+
+    Raises:
+        ValueError: more classes than MOST_CLASSES, or shares or priorities of another number of classes than there are.
     """
+    if len(targets) > MOST_CLASSES:
+        raise ValueError(f"the scheduler tells at most {MOST_CLASSES} classes apart, got {len(targets)}; merge some")
+    for name in ("class_shares", "priority_s"):
+        if len(getattr(policy, name)) not in (0, len(targets)):
+            raise ValueError(f"{name} must have one number per class, got {len(getattr(policy, name))} for {len(targets)} classes")
     packed = np.zeros(POLICY_SIZE)
     budget_s = min(t.budget_s for t in targets)
     setpoint_s = (1 - law.setpoint_margin) * budget_s
@@ -172,10 +241,20 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
     packed[[SETPOINT_S, BUDGET_S]] = setpoint_s, budget_s
     packed[RATE_TPS] = prefill_rate_tps(plant, setpoint_s, limits.max_tokens)
     packed[[BLOCK, BLOCKS, WATERMARK]] = limits.block_tokens, limits.blocks, limits.watermark
-    packed[[RESERVE_FULL, NEXT_STEP]] = limits.reservation == "full", limits.first_token == "next_step"
+    packed[[RESERVATION, NEXT_STEP]] = HABITS["reservation"].index(limits.reservation), limits.first_token == "next_step"
     packed[[MAX_TOKENS, MAX_LEN]] = limits.max_tokens, limits.max_len
     packed[[ADMISSION, LOOK_STEPS, LOOK_Z]] = ADMISSIONS.index(policy.admission), policy.lookahead_steps, policy.lookahead_z
     packed[[PRIOR_TOKENS, PRIOR_REQUESTS]] = policy.prior_output_tokens, policy.prior_requests
+    packed[[DEGRADE, PHASE]] = policy.degrade, PHASES.index(policy.phases)
+    packed[[PREFILL_EVERY, DECODE_EVERY]] = np.floor([float(policy.prefill_every), float(policy.decode_every)])
+    packed[[PRICE_S, SWAP, SWAP_BLOCK_S]] = policy.memory_price_s, policy.preemption == "swap", limits.swap_block_s
+    packed[[ASYNC, CACHING]] = limits.scheduling == "async", limits.prefix_cache == "on"
+    for values, place in ((policy.class_shares, SHARES), (policy.priority_s, PRIORITIES)):
+        packed[place : place + len(values)] = values
+    strides = np.maximum(1.0, np.floor(policy.stride * np.array([t.budget_s for t in targets]) / setpoint_s + 1e-9))
+    packed[STRIDES : STRIDES + len(targets)] = strides
+    packed[HAS_SHARES] = np.any(packed[SHARES:PRIORITIES] > 0)
+    packed[HAS_PRIORITIES], packed[HAS_STRIDES] = np.any(packed[PRIORITIES:STRIDES] != 0), np.any(strides > 1)
     packed[POLICY_PLANT:] = plant.pack()
     return packed
 

@@ -1,7 +1,8 @@
 """The scheduler: composes one step from what runs and what waits, under the law's budget and the policy's order.
 
 Stock order ("fcfs") is vLLM's: running requests in order of admission, decodes and unfinished prompts alike, then the
-queue until something does not fit. The other orders protect decodes: they come first, then prompts by key.
+queue until something does not fit. The other orders are in `headway.controllers.compose`. docs/engine.md is the
+specification of both.
 """
 
 from __future__ import annotations
@@ -9,43 +10,45 @@ from __future__ import annotations
 import math
 
 from headway.controllers.admission import admission_limit_s, admits, ended, joined
+from headway.controllers.compose import compose_by_key
+from headway.controllers.decodes import decode_due, make_room, requeue
 from headway.controllers.laws import law_step
-from headway.controllers.order import FCFS, heapify, key_of, pop_least, sift_queue
+from headway.controllers.order import FCFS, carried_tokens
 from headway.controllers.policy import (
     ADMISSION,
+    ASYNC,
     BLOCK,
     BLOCKS,
     BUDGET_S,
     CHUNK,
-    MAX_LEN,
+    HAS_SHARES,
+    HAS_STRIDES,
     MAX_TOKENS,
     ORDER,
-    RESERVE_FULL,
+    RESERVATION,
     RUNNING,
-    TRIAGE,
     WATERMARK,
 )
-from headway.models.compiled import compiled
+from headway.controllers.queue import RENEW, arrive, kept_free, leave, next_arrival_s, part, renew
+from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import WAITING
-from headway.models.mechanics import admit, arrive, preempt_last, schedule_chunk, schedule_decode
+from headway.models.mechanics import enter, schedule_chunk, schedule_decode
+from headway.models.settlement import bury_ghosts
 from headway.models.state import (
     BOUND_BY_ADMISSION,
     BOUND_BY_BUDGET,
     BOUND_BY_KV,
     BOUND_BY_NONE,
     BOUND_BY_RUNNING,
-    HEAP_IDS,
+    LEAVING,
     RUNNING_IDS,
     WAITING_IDS,
 )
 
-BLOCKED_TRIES = 8
-"""Candidates tried in vain for cache blocks before a step gives up looking: the pool is full, not unlucky."""
-
 
 @compiled
-def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
-    """Compose the next step: who arrives, who is shed, who decodes, whose prompt goes on, who is admitted.
+def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets, signals):
+    """Compose the next step: who arrives, who leaves, who decodes, whose prompt goes on, who is admitted.
 
     Work is conserved: a step is empty only if nobody runs or waits. Tokens never exceed the law's budget or the
     engine's limit, blocks never exceed the pool.
@@ -54,7 +57,9 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
         req: requests.
         books: the engine's.
         ids: id table.
-        keys: scratch for the candidates' keys, shape (n,) [s].
+        keys: key table [s].
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
         law_state: shape (LAW_STATE,).
         policy: packed, shape (POLICY_SIZE,).
         law: packed, shape (LAW_SIZE,).
@@ -67,56 +72,95 @@ def plan(req, books, ids, keys, law_state, policy, law, targets, signals):
     e = books[0]
     if policy[ADMISSION] > 0.0:
         ended(req, e, ids, policy)
-    arrive(req, e, ids, policy[BLOCK], policy[BLOCKS], policy[WATERMARK], policy[MAX_LEN])
-    # under plain FCFS the queue loses requests at its head only, which costs nothing to close
-    if policy[ORDER] != FCFS or policy[TRIAGE] != 0.0:
-        sift_queue(req, e, ids, policy, targets)
-    if e.n_running == 0 and e.head == e.tail:
+    if e.n_running + e.n_waiting == 0:
+        e.seen_s = e.now_s
+        if e.n_ghosts > 0:
+            bury_ghosts(req, e, ids, units, unit_ids)
+    if e.used_tps == 0.0:
+        e.used_tps = e.rate_tps
+        e.carried = carried_tokens(e, policy)
+    # what seldom happens is looked for here: a call with nine arrays costs as much as all else that a small step does
+    if next_arrival_s(req, e, keys) <= (e.seen_s if policy[ASYNC] > 0.0 else e.now_s):
+        arrive(req, e, ids, keys, policy, targets, units, unit_ids)
+    if abs(e.rate_tps - e.used_tps) > RENEW * e.used_tps:
+        renew(req, e, ids, keys, policy, targets, units, unit_ids)
+    if e.n_leaving > 0 and keys[LEAVING, 0] < e.now_s:
+        leave(req, e, ids, keys, policy, targets)
+    if e.n_running + e.n_waiting == 0:
         return False
-    signals[0], signals[1], signals[2] = e.last_step_s, e.last_prefill, e.last_decodes
-    signals[3] = 1.0 if e.last_bound == BOUND_BY_BUDGET else 0.0
-    # the sums of the last step stand until the next is composed below
-    signals[5], signals[6], signals[7] = e.kv_read, e.pairs, e.chunks
-    signals[4], signals[8], signals[9] = count_ready(req, e, ids)
+    if policy[ASYNC] > 0.0:
+        before = e.before
+        signals[0], signals[1], signals[2], signals[3] = before[0], before[1], before[2], before[3]
+        signals[5], signals[6], signals[7] = before[4], before[5], before[6]
+    else:
+        signals[0], signals[1], signals[2] = e.last_step_s, e.last_prefill, e.last_decodes
+        signals[3] = 1.0 if e.last_bound == BOUND_BY_BUDGET else 0.0
+        signals[5], signals[6], signals[7] = e.last_kv, e.last_pairs, e.last_chunks
+    signals[4], signals[8], signals[9] = count_ready(req, e, ids, policy)
     budget = min(math.floor(law_step(law, law_state, signals, policy[BUDGET_S])), policy[MAX_TOKENS])
     e.token_budget = budget
     if policy[ADMISSION] > 0.0:
         e.admit_s = admission_limit_s(law, law_state, policy, policy[BUDGET_S])
-    jammed = 0
+    jammed, strides = 0, policy[HAS_STRIDES] > 0.0
     while True:
-        e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks = 0.0, 0.0, 0.0, 0.0, 0.0
+        open_step(e, budget, jammed)
+        if policy[HAS_SHARES] > 0.0:
+            open_shares(e, targets.shape[0])
         if policy[ORDER] == FCFS:
-            compose_stock(req, e, ids, policy, budget, jammed)
+            compose_stock(req, e, ids, keys, policy, targets, units, unit_ids)
         else:
-            compose_by_key(req, e, ids, keys, policy, targets, budget, jammed)
-        if e.n_decode + e.prefill > 0.0:
+            compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides)
+        if e.n_decode + e.prefill > e.n_ghosts:
             return True
-        # Unfinished prompts hold all blocks between them and none can go on: the last of them gives way.
+        if e.gave_way > jammed and e.n_running > 0:
+            jammed = e.gave_way
+            continue
+        if strides:
+            strides = False
+            e.oldest = oldest_decode(req, e, ids)
+            continue
+        # Unfinished prompts hold all blocks between them and none can go on: one of them gives way.
         if e.n_running < 2:
+            if e.n_ghosts > 0:
+                return True
             e.stalled = 1
             return False
-        preempt_last(req, e, ids)
+        requeue(req, e, ids, keys, policy, targets, units, unit_ids)
         jammed += 1
 
 
-@compiled
-def stop(req, e, ids, policy, cut_s):
-    """End a run of fixed length: who came during the last step is there, and time has gone on to the cut.
+@compiled_inline
+def open_step(e, budget, jammed):
+    """Books of a step in which nothing was given yet.
 
     Args:
-        req: requests.
         e: the books.
-        ids: id table.
-        policy: packed.
-        cut_s: end of the run [s].
+        budget: tokens in the step [tokens].
+        jammed: requests that gave way already; nobody is admitted after that.
     """
-    arrive(req, e, ids, policy[BLOCK], policy[BLOCKS], policy[WATERMARK], policy[MAX_LEN])
-    e.settled_s = max(e.settled_s, cut_s)
+    e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks = float(e.n_ghosts), e.ghost_kv, 0.0, 0.0, 0.0
+    e.left = max(budget - e.n_ghosts, 1.0) if e.n_ghosts > 0 else budget
+    e.closed, e.gave_way, e.blocked, e.held, e.cut, e.unserved, e.n_unfinished = jammed, jammed, 0, 0, 0, 0, 0
+    e.bound = BOUND_BY_NONE
+    e.pending = e.n_waiting + e.prompts
 
 
 @compiled
-def count_ready(req, e, ids):
-    """Requests that want to decode, what they read, and how far the prompt is that goes on first.
+def open_shares(e, n_classes):
+    """Whose prompts are pending, per class; running ones are counted when they are listed.
+
+    Args:
+        e: the books.
+        n_classes: number of classes.
+    """
+    for c in range(n_classes):
+        e.given[c] = 0.0
+        e.pending_of[c] = e.waiting_of[c]
+
+
+@compiled
+def oldest_decode(req, e, ids):
+    """Steps since the last token of the decode that waits longest, whatever the strides.
 
     Args:
         req: requests.
@@ -124,187 +168,124 @@ def count_ready(req, e, ids):
         ids: id table.
 
     Returns:
-        (their number [requests], cache tokens they read [tokens], context of the first unfinished prompt [tokens]).
+        Their number, 0 where nobody decodes.
     """
-    ready, kv, context, found = 0.0, 0.0, 0.0, False
+    oldest = 0
     for k in range(e.n_running):
         r = req[ids[RUNNING_IDS, k]]
         if r.computed >= r.goal:
-            ready += 1.0
-            kv += r.prompt + r.emitted
-        elif not found:
-            context, found = r.computed, True
+            oldest = max(oldest, e.step - r.stepped)
+    return oldest
+
+
+@compiled
+def stop(req, e, ids, keys, policy, targets, units, unit_ids, cut_s):
+    """End a run of fixed length: who came during the last step is there, and time has gone on to the cut.
+
+    Args:
+        req: requests.
+        e: the books.
+        ids: id table.
+        keys: key table [s].
+        policy: packed.
+        targets: shape (classes, 4) [s].
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
+        cut_s: end of the run [s].
+    """
+    e.seen_s = e.now_s
+    arrive(req, e, ids, keys, policy, targets, units, unit_ids)
+    e.settled_s = max(e.settled_s, cut_s)
+
+
+@compiled_inline
+def count_ready(req, e, ids, policy):
+    """Requests that are due to decode, what they read, and how far the prompt is that goes on first.
+
+    Args:
+        req: requests.
+        e: the books; `oldest` becomes the steps since the last token of the one that waits longest, `prompts` the number of
+            running prompts that are not computed yet.
+        ids: id table.
+        policy: packed.
+
+    Returns:
+        (their number [requests], cache tokens they read [tokens], context of the first unfinished prompt [tokens]).
+    """
+    ready, kv, context, oldest, prompts = float(e.n_ghosts), e.ghost_kv, 0.0, 0, 0
+    strides = policy[HAS_STRIDES] > 0.0
+    for k in range(e.n_running):
+        r = req[ids[RUNNING_IDS, k]]
+        if r.computed >= r.goal:
+            if not strides or decode_due(r, e, policy):
+                ready += 1.0
+                kv += r.prompt + r.emitted
+                oldest = max(oldest, e.step - r.stepped)
+        else:
+            if prompts == 0:
+                context = r.computed
+            prompts += 1
+    e.prompts = prompts
+    e.oldest = oldest
     return ready, kv, context
 
 
 @compiled
-def compose_stock(req, e, ids, policy, budget, preempted):
+def compose_stock(req, e, ids, keys, policy, targets, units, unit_ids):
     """vLLM's own order.
 
     Args:
         req: requests.
         e: the books.
         ids: id table.
+        keys: key table [s].
         policy: packed.
-        budget: tokens in the step [tokens].
-        preempted: requests that this step has preempted already; nobody is admitted after a preemption.
+        targets: shape (classes, 4) [s].
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
     """
-    left, k, cut = budget, 0, False
-    block = policy[BLOCK]
-    cap = policy[CHUNK] if policy[CHUNK] > 0.0 else 1e18
-    while k < e.n_running and left >= 1.0:
+    k, block = 0, policy[BLOCK]
+    cap = policy[CHUNK] if policy[CHUNK] > 0.0 and e.n_running + e.n_waiting > 1 else 1e18  # vLLM lifts it where nobody else is there
+    while k < e.n_running and e.left >= 1.0:
         i = ids[RUNNING_IDS, k]
         r = req[i]
-        decode = r.computed >= r.goal
-        x = 1.0
-        if not decode:
-            x = min(r.goal - r.computed, cap, left)
-            cut = cut or x == left < r.goal - r.computed
-        alive = True
-        while not (schedule_decode(r, e, block) if decode else schedule_chunk(r, e, x, block, False, 0)):
-            victim, back = preempt_last(req, e, ids)
-            left += back
-            preempted += 1
-            if victim == i:
-                alive = False
-                break
-        if not alive:
-            break
-        left -= x
+        if r.computed >= r.goal:
+            x, done = 1.0, schedule_decode(r, e, block, units)
+        else:
+            x = min(r.goal - r.computed, cap, e.left)
+            e.cut = 1 if x == e.left < r.goal - r.computed else e.cut
+            done = schedule_chunk(r, e, x, block, units)
         k += 1
-    bound = BOUND_BY_KV if preempted > 0 else BOUND_BY_NONE
-    cut = cut or k < e.n_running
-    keep = math.ceil(policy[WATERMARK] * policy[BLOCKS])
-    while preempted == 0 and left >= 1.0 and e.head < e.tail:
+        if not done:
+            k, done = make_room(k - 1, x, req, e, ids, keys, policy, targets, units, unit_ids)
+            if not done:
+                continue
+        e.left -= x
+    if k < e.n_running:
+        e.cut = 1
+    if e.gave_way > 0:
+        e.bound = BOUND_BY_KV
+        return
+    while e.left >= 1.0 and e.n_waiting > 0:
+        while req[ids[WAITING_IDS, e.head]].status != WAITING:
+            e.head += 1
         if e.n_running >= policy[RUNNING]:
-            bound = BOUND_BY_RUNNING
+            e.bound = BOUND_BY_RUNNING
             break
         i = ids[WAITING_IDS, e.head]
         r = req[i]
         if policy[ADMISSION] > 0.0 and not admits(r, req, e, ids, policy):
-            bound = BOUND_BY_ADMISSION
+            e.bound = BOUND_BY_ADMISSION
             break
-        x = min(r.goal, cap, left)
-        if not schedule_chunk(r, e, x, block, policy[RESERVE_FULL] > 0.0, keep):
-            bound = BOUND_BY_KV
+        x = enter(i, r, e, ids, cap, block, policy[RESERVATION], kept_free(e, policy), units, unit_ids)
+        if x == 0.0:
+            e.bound = BOUND_BY_KV
             break
-        cut = cut or x == left < r.goal
+        e.cut = 1 if x == e.left < r.goal - r.computed else e.cut
         e.head += 1
-        admit(i, r, e, ids)
+        part(r, req, e, ids, policy)
         if policy[ADMISSION] > 0.0:
             joined(r, e, policy)
-        left -= x
-    e.bound = BOUND_BY_BUDGET if left < 1.0 and bound == BOUND_BY_NONE and (cut or e.head < e.tail) else bound
-
-
-@compiled
-def compose_by_key(req, e, ids, keys, policy, targets, budget, preempted):
-    """Decodes first, then prompts by key: slack or deadline, aged, feasible before deferred.
-
-    Args:
-        req: requests.
-        e: the books.
-        ids: id table.
-        keys: scratch for the candidates' keys, shape (n,) [s].
-        policy: packed.
-        targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
-        budget: tokens in the step [tokens].
-        preempted: requests that this step has preempted already; nobody is admitted after a preemption.
-    """
-    left, k = budget, 0
-    size = 0
-    block = policy[BLOCK]
-    while k < e.n_running and left >= 1.0:
-        i = ids[RUNNING_IDS, k]
-        r = req[i]
-        if r.computed >= r.goal:
-            alive = True
-            while not schedule_decode(r, e, block):
-                victim, back = preempt_last(req, e, ids)
-                left += back
-                preempted += 1
-                if victim == i:
-                    alive = False
-                    break
-            if not alive:
-                break
-            left -= 1.0
-        k += 1
-    unserved = 0
-    for j in range(e.n_running):
-        i = ids[RUNNING_IDS, j]
-        r = req[i]
-        if r.computed >= r.goal and r.take == 0.0:
-            unserved += 1
-        if r.computed < r.goal:
-            keys[size], ids[HEAP_IDS, size] = key_of(r, e, policy, targets), i
-            size += 1
-    unfinished = size
-    waiting = e.tail - e.head
-    if preempted == 0 and left >= 1.0:
-        for k in range(e.head, e.tail):
-            i = ids[WAITING_IDS, k]
-            keys[size], ids[HEAP_IDS, size] = key_of(req[i], e, policy, targets), i
-            size += 1
-    heapify(keys, ids, size)
-    fill_by_key(req, e, ids, keys, policy, left, size, unfinished)
-    if preempted > 0:
-        e.bound = BOUND_BY_KV
-    elif left < 1.0 and waiting + unfinished + unserved > 0:
+        e.left -= x
+    if e.left < 1.0 and e.bound == BOUND_BY_NONE and (e.cut > 0 or e.n_waiting > 0):
         e.bound = BOUND_BY_BUDGET
-
-
-@compiled
-def fill_by_key(req, e, ids, keys, policy, left, size, unfinished):
-    """Spend the rest of the budget on the candidates in the heap, and book what limited the step.
-
-    Args:
-        req: requests.
-        e: the books.
-        ids: id table.
-        keys: of the candidates [s].
-        policy: packed.
-        left: tokens to spend [tokens].
-        size: candidates in the heap.
-        unfinished: of them, already running.
-    """
-    cap = policy[CHUNK] if policy[CHUNK] > 0.0 else 1e18
-    keep = math.ceil(policy[WATERMARK] * policy[BLOCKS])
-    bound, blocked, cut, closed = BOUND_BY_NONE, 0, False, False
-    while left >= 1.0 and size > 0:
-        i = pop_least(keys, ids, size)
-        r = req[i]
-        size -= 1
-        fresh = r.status == WAITING
-        if fresh and e.n_running >= policy[RUNNING]:
-            bound = BOUND_BY_RUNNING
-            if unfinished == 0:
-                break
-            continue
-        if fresh and not closed and policy[ADMISSION] > 0.0 and not admits(r, req, e, ids, policy):
-            # the one whose turn it is waits, and nobody overtakes it: a long prompt would wait for ever behind short ones
-            bound, closed = BOUND_BY_ADMISSION, True
-        if fresh and closed:
-            if unfinished == 0:
-                break
-            continue
-        if not fresh:
-            unfinished -= 1
-        x = min(r.goal - r.computed, cap, left)
-        if schedule_chunk(r, e, x, policy[BLOCK], policy[RESERVE_FULL] > 0.0 and fresh, keep if fresh else 0):
-            cut = cut or x == left < r.goal - r.computed
-            left -= x
-            if fresh:
-                admit(i, r, e, ids)
-                e.stale += 1
-                if policy[ADMISSION] > 0.0:
-                    joined(r, e, policy)
-        else:
-            bound = BOUND_BY_KV
-            blocked += 1
-            # a prompt that was begun goes before newcomers: admitting them into a full pool would make the two preempt each other
-            closed = closed or not fresh
-            if blocked >= BLOCKED_TRIES and unfinished == 0:
-                break
-    open_still = bound in (BOUND_BY_NONE, BOUND_BY_ADMISSION)
-    e.bound = BOUND_BY_BUDGET if left < 1.0 and open_still and (size > 0 or cut) else bound

@@ -7,15 +7,24 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from headway.controllers.compose import book_shares
 from headway.controllers.controller import Controller
 from headway.controllers.laws import law_init
+from headway.controllers.order import DEGRADED
 from headway.controllers.policy import (
+    ASYNC,
+    BLOCK,
+    DEGRADE,
+    HAS_SHARES,
     NEXT_STEP,
     RATE_TPS,
+    SWAP_BLOCK_S,
+    TRIAGE,
     Policy,
     pack_policy,
     pack_targets,
 )
+from headway.controllers.queue import next_arrival_s
 from headway.controllers.scheduler import plan, stop
 from headway.models.compiled import compiled, compiled_inline, compiled_parallel
 from headway.models.goodput import Outcome
@@ -86,19 +95,35 @@ def record(e, row):
     """
     row[0], row[1] = e.now_s, e.last_step_s
     row[2], row[3], row[4], row[5], row[6] = e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks
-    row[7], row[8], row[9] = e.token_budget, e.n_running, e.tail - e.head - e.stale
+    row[7], row[8], row[9] = e.token_budget, e.n_running, e.n_waiting
     row[10], row[11] = e.bound, e.free
 
 
 @compiled
-def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, plant, decode_noise, mixed_noise, cut_s, log):
+def habits_of(policy):
+    """What the end of a step depends on, of a packed policy.
+
+    Args:
+        policy: packed.
+
+    Returns:
+        First token a step later, asynchronous, factor on degraded targets, tokens in a block, shares, shape (5,).
+    """
+    degrade = policy[DEGRADE] if policy[TRIAGE] == DEGRADED else 0.0
+    return np.array([policy[NEXT_STEP], policy[ASYNC], degrade, policy[BLOCK], policy[HAS_SHARES]])
+
+
+@compiled
+def run_to_end(req, books, ids, keys, units, unit_ids, law_state, gaps, policy, law, targets, plant, decode_noise, mixed_noise, cut_s, log):
     """Run until every request has ended, or to the cut.
 
     Args:
-        req: requests before the first arrival; this and the next five are the fields of a `State`, changed in place.
+        req: requests before the first arrival; this and the next seven are the fields of a `State`, changed in place.
         books: the engine's.
         ids: id table.
-        keys: scratch [s].
+        keys: key table [s].
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
         law_state: shape (STATE_SIZE,).
         gaps: histogram, shape (classes, GAP_BINS).
         policy: packed.
@@ -114,24 +139,28 @@ def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, pla
         True; False if the scheduler stalled, which would be a fault of its own.
     """
     law_init(law, law_state)
-    signals = np.zeros(SIGNALS)
+    signals, habits = np.zeros(SIGNALS), habits_of(policy)
     e = books[0]
-    n, length, next_step = len(req), len(decode_noise), policy[NEXT_STEP] > 0.0
+    n, length, n_classes = len(req), len(decode_noise), targets.shape[0]
     while e.done < n:
-        if e.n_running == 0 and e.head == e.tail and e.arrived < n:
-            next_s = req[e.arrived].arrival_s
+        if e.n_running + e.n_waiting == 0:
+            next_s = next_arrival_s(req, e, keys)
             e.now_s = max(e.now_s, min(next_s, cut_s) if cut_s > 0.0 else next_s)
         if cut_s > 0.0 and e.now_s >= cut_s:
-            stop(req, e, ids, policy, cut_s)
+            stop(req, e, ids, keys, policy, targets, units, unit_ids, cut_s)
             break
-        if not plan(req, books, ids, keys, law_state, policy, law, targets, signals):
+        if not plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets, signals):
             if e.stalled != 0:
                 return False
             continue
         y = step_time(plant, e.n_decode, e.kv_read, e.prefill, e.pairs, e.chunks)
         k = e.step % length
         y *= mixed_noise[k] if e.prefill > 0.0 else decode_noise[k]
-        settle(req, books, ids, gaps, y, targets, next_step)
+        if e.moved > 0:
+            y += policy[SWAP_BLOCK_S] * e.moved
+        settle(req, books, ids, keys, units, unit_ids, gaps, y, targets, habits)
+        if policy[HAS_SHARES] > 0.0:
+            book_shares(e, policy, n_classes)
         if e.step <= log.shape[0]:
             record(e, log[e.step - 1])
     close_books(req, books, targets)
@@ -139,14 +168,34 @@ def run_to_end(req, books, ids, keys, law_state, gaps, policy, law, targets, pla
 
 
 @compiled_parallel
-def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, policies, laws, targets, plant, stretch, cut_s, out):
+def run_all(
+    req,
+    books,
+    ids,
+    keys,
+    units,
+    unit_ids,
+    law_states,
+    gaps,
+    decode_noise,
+    mixed_noise,
+    policies,
+    laws,
+    targets,
+    plant,
+    stretch,
+    cut_s,
+    out,
+):
     """Every candidate on every draw, in parallel.
 
     Args:
         req: fresh requests of each draw, shape (draws, n).
-        books: of an idle engine, shape (candidates, 1).
-        ids: as many id tables as threads, shape (threads, 4, 2n + 2).
-        keys: scratch per thread, shape (threads, n) [s].
+        books: of an idle engine before each draw, shape (draws, 1).
+        ids: as many id tables as threads, shape (threads, ID_ROWS, columns).
+        keys: as many key tables, shape as ids [s].
+        units: empty prefix cache of each draw, shape (draws, units + 1).
+        unit_ids: hash ids of all prompts of each draw, shape (draws, k); shorter ones filled up.
         law_states: scratch per thread, shape (threads, STATE_SIZE).
         gaps: scratch per thread, shape (threads, classes, GAP_BINS).
         decode_noise: shape (draws, k).
@@ -162,7 +211,8 @@ def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, 
     draws, candidates = req.shape[0], laws.shape[0]
     for j in numba.prange(candidates * draws):
         q, m, t = j // draws, j % draws, numba.get_thread_id()
-        mine, book = req[m].copy(), books[q].copy()
+        mine, book, cache = req[m].copy(), books[m].copy(), units[m].copy()
+        book[0].rate_tps = policies[q, RATE_TPS]
         gaps[t, :, :] = 0
         for i in range(len(mine)):
             mine[i].arrival_s *= stretch[q]
@@ -172,6 +222,8 @@ def run_all(req, books, ids, keys, law_states, gaps, decode_noise, mixed_noise, 
             book,
             ids[t],
             keys[t],
+            cache,
+            unit_ids[m],
             law_states[t],
             gaps[t],
             policies[q],
@@ -236,15 +288,30 @@ def simulate(
     """
     classes = pack_targets(targets)
     p = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant)
-    s = _fresh(drawn.workload, len(targets), limits.blocks, p[RATE_TPS])
+    s = fresh_state(drawn.workload, len(targets), limits, p[RATE_TPS])
     log = np.zeros((record_steps, len(LOG_COLUMNS)))
     if not run_to_end(*s, p, candidate.law.pack(), classes, identified.plant.pack(), drawn.decode, drawn.mixed, cut_s, log):
         raise RuntimeError(STALL)
     return outcome_of(s, log[: min(record_steps, int(s.books[0]["step"]))])
 
 
-def _fresh(w: Workload, n_classes: int, n_blocks: int, rate_tps: float) -> State:
-    return new_state(w.arrival_s, w.prompt_tokens, w.output_tokens, w.class_id, n_classes, n_blocks, rate_tps)
+def fresh_state(w: Workload, n_classes: int, limits: Limits, rate_tps: float) -> State:
+    """State of an idle engine with these limits.
+
+    Args:
+        w: requests.
+        n_classes: number of classes.
+        limits: of the engine.
+        rate_tps: prefill rate to assume until one is measured [tokens/s].
+
+    Returns:
+        State.
+
+    Raises:
+        ValueError: a prompt unit that is no whole number of blocks.
+    """
+    caching = limits.prefix_cache == "on"
+    return new_state(w, n_classes, blocks=limits.blocks, block_tokens=limits.block_tokens, caching=caching, rate_tps=rate_tps)
 
 
 def evaluate(
@@ -275,17 +342,20 @@ def evaluate(
         RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
     """
     policies = np.stack([pack_policy(c.policy, c.law, targets, limits, identified.plant) for c in candidates])
-    fresh = [_fresh(d.workload, len(targets), limits.blocks, 1.0) for d in draws]
-    books = np.stack([fresh[0].books] * len(candidates))
-    books["rate_tps"] = policies[:, RATE_TPS, None]
+    fresh = [fresh_state(d.workload, len(targets), limits, 1.0) for d in draws]
     threads = numba.get_num_threads()
     out = np.zeros((len(candidates), len(draws), MEASURES))
     ids, keys, law_states, gaps = (np.stack([part] * threads) for part in (fresh[0].ids, fresh[0].keys, fresh[0].law, fresh[0].gaps))
+    units = np.stack([_filled(s.units, max(len(f.units) for f in fresh)) for s in fresh])
+    most_ids = max(len(s.unit_ids) for s in fresh)
+    unit_ids = np.stack([np.concatenate([s.unit_ids, np.zeros(most_ids - len(s.unit_ids), np.int64)]) for s in fresh])
     run_all(
         np.stack([s.req for s in fresh]),
-        books,
+        np.stack([s.books for s in fresh]),
         ids,
         keys,
+        units,
+        unit_ids,
         law_states,
         gaps,
         np.stack([d.decode for d in draws]),
@@ -301,3 +371,10 @@ def evaluate(
     if np.isnan(out[..., ATTAINMENT]).any():
         raise RuntimeError(STALL)
     return out
+
+
+def _filled(units: np.ndarray, length: int) -> np.ndarray:
+    """An empty prefix cache with room for more units."""
+    filled = np.zeros(length, units.dtype)
+    filled["older"], filled["newer"] = length - 1, length - 1
+    return filled

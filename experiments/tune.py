@@ -8,7 +8,7 @@ held-out value with its interval. A small step measures the noise of single runs
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -145,25 +145,35 @@ class Tuned:
     effort: Effort
 
 
-def tune(problem: Problem, effort: Effort = Effort(), *, free: tuple[str, ...] | None = None, progress: Progress | None = None) -> Tuned:
+def tune(
+    problem: Problem,
+    effort: Effort = Effort(),
+    *,
+    free: tuple[str, ...] | None = None,
+    policy: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
     """Find the best controller for a plant, a workload and a target, and say by how much it beats the best static setting.
 
     Args:
         problem: what is tuned for.
         effort: how much is spent.
         free: names of the numbers that may move; None for all. Margin and aging rate are always among them.
+        policy: what the policy is to have otherwise than `default_candidate`, by field; a number that is free starts there.
         progress: called with a label and a fraction in [0, 1].
 
     Returns:
         Tuned.
 
     Raises:
-        ValueError: an unknown objective or free number.
+        ValueError: an unknown objective or free number, or a policy that cannot be.
     """
     if problem.objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {problem.objective!r}")
     say = progress or _silent
     base = default_candidate(problem.identified, problem.targets, problem.limits)
+    base = base._replace(policy=dataclasses.replace(base.policy, **(policy or {})))  # pyright: ignore[reportArgumentType]  # by @pytree
+    base.policy.check()
     space = Space(base, problem.limits, free)
     train = problem.draws(effort, heldout=False)
     say("static settings", 0.0)

@@ -17,6 +17,7 @@ from headway.experiments.certificate import certify
 from headway.experiments.contest import hull_warnings
 from headway.experiments.load import load_curve
 from headway.experiments.run import sha256_of, write_json, write_whole
+from headway.experiments.saturation import figures_of
 from headway.experiments.tune import Effort, Problem, Tuned, tune
 from headway.experiments.validate import Validation, validate_on_engine, validate_on_plant
 from headway.identification.fit import AUTO, fit
@@ -26,7 +27,6 @@ from headway.identification.score import Score, score
 from headway.identification.trace import Trace
 from headway.loads import Load, read_plant
 from headway.models.engine import Engine
-from headway.models.goodput import summarise
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits
 
@@ -122,6 +122,7 @@ def simulate_stage(
     requests: int,
     runs: int,
     seed: int,
+    policy: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Simulate a controller, or the stock engine, on held-out workloads.
@@ -134,19 +135,26 @@ def simulate_stage(
         requests: per run.
         runs: seeds.
         seed: of the first.
+        policy: what its policy is to have otherwise, by field.
         progress: called with a label and a fraction.
 
     Returns:
         Figures by name, as `headway simulate --json` shows them.
+
+    Raises:
+        ValueError: a policy that cannot be.
     """
     stock = Candidate(StaticLaw(float(limits.max_tokens)), Policy(order="fcfs", triage="none", running_limit=float(limits.max_seqs)))
-    outcomes = []
+    candidate, outcomes = candidate or stock, []
+    candidate = candidate._replace(policy=dataclasses.replace(candidate.policy, **(policy or {})))  # pyright: ignore[reportArgumentType]
+    candidate.policy.check()
     for k in range(runs):
         drawn = draw(load.source, identified, seed + k, requests, heldout=True)
-        outcomes.append(simulate(identified, candidate or stock, drawn, load.targets, limits))
+        outcomes.append(simulate(identified, candidate, drawn, load.targets, limits, record_steps=0 if k else 3000))
         if progress:
             progress("simulating", (k + 1) / runs)
-    return {**summarise(outcomes, load.targets).to_json(), "runs": runs, "warnings": [*hull_warnings(identified, outcomes), *load.notes]}
+    figures = figures_of(identified, candidate, load.source, load.targets, limits, outcomes)
+    return {**figures, "runs": runs, "warnings": [*figures["notes"], *hull_warnings(identified, outcomes), *load.notes]}
 
 
 def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str]) -> dict[str, Any]:
@@ -192,6 +200,7 @@ def tune_stage(
     objective: str = "attainment",
     effort: Effort,
     free: tuple[str, ...] | None = None,
+    policy: Mapping[str, Any] | None = None,
     curve: bool = True,
     progress: Progress | None = None,
 ) -> tuple[Tuned, ControllerRecord]:
@@ -206,6 +215,7 @@ def tune_stage(
         objective: "attainment", "requests" or "capacity".
         effort: how much is spent.
         free: names of the numbers that may move; None for all.
+        policy: what the policy is to have otherwise than the default, by field.
         curve: compute goodput against load as well.
         progress: called with a label and a fraction.
 
@@ -213,10 +223,10 @@ def tune_stage(
         (result, record).
 
     Raises:
-        ValueError: an unknown objective or free number.
+        ValueError: an unknown objective or free number, or a policy that cannot be.
     """
     problem = Problem(identified, load.source, load.targets, limits, objective)
-    tuned = tune(problem, effort, free=free, progress=progress)
+    tuned = tune(problem, effort, free=free, policy=policy, progress=progress)
     shown = None
     if curve:
         contenders = {"controller": tuned.tuned.candidate, "best_static": tuned.static.candidate, "best_timeout": tuned.early.candidate}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headway.experiments.run import write_json
+from headway.identification.hardware.likeness import likeness
 from headway.identification.hardware.tp import TpLaw, fit_tp
 from headway.identification.readers import read_trace
 from headway.identification.readers.engine_config import tensor_parallel
@@ -43,15 +45,18 @@ def scale_stage(
         (the plant, the law).
 
     Raises:
-        ValueError: a trace that cannot be read, a size that is not known, or runs that no law can be fitted to.
+        ValueError: a trace that cannot be read, a size that is not known, runs that are not of one model and unit, or runs
+            that no law can be fitted to.
     """
     if to < 1:
         raise ValueError(f"--to must be at least 1, got {to}; it is the number of devices that share each layer")
     files: dict[int, list[Path]] = {}
     for trace, tp in zip(traces, _sizes(traces, tps), strict=True):
         files.setdefault(tp, []).append(trace)
+    runs = {tp: read_trace(list(paths), format) for tp, paths in files.items()}
+    doubts = likeness(runs)
     law = fit_tp(
-        {tp: read_trace(list(paths), format) for tp, paths in files.items()},
+        runs,
         epsilon=epsilon,
         limits=limits,
         kv_heads=kv_heads,
@@ -59,6 +64,7 @@ def scale_stage(
         progress=progress,
     )
     plant = law.identified(to)
+    plant = dataclasses.replace(plant, about={**plant.about, "warnings": [*doubts, *plant.about["warnings"]]})
     if out is not None:
         write_json(out, plant.to_json())
     return plant, law

@@ -48,15 +48,16 @@ def duration_s(text: str, *, bare: str | None = None) -> float:
     return _scaled(text, number, unit, DURATION_S, "a duration", "25ms or 1.5s")
 
 
-def rate_rps(text: str, *, bare: bool = False) -> float:
+def rate_rps(text: str, *, bare: bool = False, zero: bool = False) -> float:
     """A rate of arrivals, in requests per second.
 
     Args:
         text: number and unit, one of /s, rps, req/s, /min, /h.
         bare: take a number without a unit as requests per second; refused otherwise.
+        zero: take 0 as well, a time in which none arrives; refused otherwise.
 
     Returns:
-        The rate [requests/s]; positive.
+        The rate [requests/s]; positive, or 0 where that is taken.
 
     Raises:
         ValueError: no number, no unit or an unknown one, not positive or not finite.
@@ -69,7 +70,7 @@ def rate_rps(text: str, *, bare: bool = False) -> float:
     if not unit and not bare:
         raise ValueError(f"a rate needs a unit, got {text!r}; write {number}/s or {number}/min")
     value = _scaled(text, number, unit or "/s", RATE_RPS, "a rate", "12/s or 300/min")
-    if value == 0:
+    if value == 0 and not zero:
         raise ValueError(f"a rate must be above 0, got {text!r}; write for example 12/s")
     return value
 
@@ -125,6 +126,49 @@ def tokens(text: str) -> int:
     if abs(value - round(value)) > 1e-9 * max(value, 1.0) or round(value) < 1:
         raise ValueError(f"a number of tokens must be whole and at least 1, got {text!r}; write 4096 or 200k")
     return round(value)
+
+
+def whole(text: str) -> int:
+    """A number of things.
+
+    Args:
+        text: digits.
+
+    Returns:
+        The number; at least 1.
+
+    Raises:
+        ValueError: no whole number, or one below 1.
+
+    Example:
+        >>> whole("64")
+        64
+    """
+    if not re.fullmatch(r"\s*\+?\d{1,9}\s*", text, flags=re.ASCII) or int(text) < 1:
+        raise ValueError(f"a whole number of at least 1 is expected, got {text!r}; write for example 64")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """A number without a unit.
+
+    Args:
+        text: digits, perhaps with a point and an exponent.
+
+    Returns:
+        The number.
+
+    Raises:
+        ValueError: no number.
+
+    Example:
+        >>> number("0.6")
+        0.6
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"a number is expected, got {text!r}") from None
 
 
 def row_range(text: str) -> slice:

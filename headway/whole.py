@@ -17,6 +17,7 @@ from headway.loads import load_of, open_load, read_controller, read_plant
 from headway.models.engine import Engine
 from headway.models.identified import IdentifiedPlant
 from headway.pipeline import Progress, export_stage, fit_stage, tune_stage, validate_stage, write_trace
+from headway.policies import parse_policy
 from headway.report import write_report
 
 SHARES = {
@@ -50,6 +51,7 @@ class Request:
         live_s: length of a live run [s].
         runs: of the validation; None for the engine's default.
         effort: fields of `Effort` that differ from its defaults.
+        policy: what the policy is to have otherwise than the default, as `headway tune --policy` takes it; None for nothing.
     """
 
     traces: tuple[str, ...]
@@ -67,6 +69,7 @@ class Request:
     live_s: float = 20.0
     runs: int | None = None
     effort: dict[str, int] = dataclasses.field(default_factory=dict)
+    policy: str | None = None
 
     @staticmethod
     def of_folder(folder: RunFolder) -> Request:
@@ -111,6 +114,7 @@ def run_all(
     """
     rows = slice(*request.rows) if request.rows else None
     # workload and trace are read before the folder is made: a wrong one leaves nothing behind
+    policy = parse_policy(request.policy or "")
     load = open_load(request.workload, request.target, rate_rps=request.rate_rps, rows=rows, epsilon=request.epsilon)
     folder, found = RunFolder(out), [] if resume else [_identify(request, None)]
 
@@ -130,7 +134,15 @@ def run_all(
         "tune",
         progress,
         lambda tell: tune_stage(
-            folder.file("fit"), plant, load, plant.limits, folder.file("tune"), objective=request.objective, effort=effort, progress=tell
+            folder.file("fit"),
+            plant,
+            load,
+            plant.limits,
+            folder.file("tune"),
+            objective=request.objective,
+            effort=effort,
+            policy=policy,
+            progress=tell,
         ),
     )
     _stage(folder, "validate", progress, lambda tell: _validate(folder, request, live, notes, tell))

@@ -1,4 +1,4 @@
-"""Workloads as people name them: a file, `servegen:FOLDER@8/s`, or what to draw, such as `poisson:rate=5/s,prompt=600,output=200`."""
+"""Workloads as people name them: a file, `azure:FILE@8/s,patience=2s`, or what to draw, such as `poisson:rate=5/s,prompt=600,output=200`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway import units
+from headway.client_specs import behind, with_clients
 from headway.identification.readers.errors import TraceError
+from headway.identification.readers.requests_table import REQUEST_READERS
 from headway.identification.readers.workload_sources import SOURCE_READERS
 from headway.identification.readers.workloads import WORKLOAD_READERS, read_workload
 from headway.models.signals import Target
 from headway.models.workload import Replay, Workload, WorkloadSource
-from headway.specs import ARRIVALS, EXAMPLE, synthetic
+from headway.spec_forms import EXAMPLE, items
+from headway.specs import ARRIVALS, drawn
 
 
 class LoadedWorkload(NamedTuple):
@@ -36,13 +39,14 @@ def workload_source(
     """The source of workloads that a text names; `load_workload` says what there is to say of it.
 
     Args:
-        text: path of a workload file or folder, alone or as `FORMAT:PATH` or `FORMAT:PATH@RATE`, or a generator spec.
+        text: path of a workload file or folder, alone or as `FORMAT:PATH@RATE`, perhaps with `,patience=2s` and the like behind it, or
+            a generator spec.
         rate_rps: mean rate to rescale the arrivals to, in place of one in the text [requests/s]; None leaves it.
         rows: which requests of a file, from `headway.units.row_range`; None takes all.
         classes: the targets, one per class; None is one class.
 
     Returns:
-        A `Replay` of the file, what is drawn from it where it holds no requests, or a `Synthetic`.
+        A `Replay` of the file, what is drawn from it where it holds no requests, or a `Synthetic`; around it what is said of clients.
 
     Raises:
         TraceError: a file that cannot be read as a workload.
@@ -62,7 +66,8 @@ def load_workload(
     """The source of workloads that a text names, with notes.
 
     Args:
-        text: path of a workload file or folder, alone or as `FORMAT:PATH` or `FORMAT:PATH@RATE`, or a generator spec.
+        text: path of a workload file or folder, alone or as `FORMAT:PATH@RATE`, perhaps with `,patience=2s` and the like behind it, or
+            a generator spec.
         rate_rps: mean rate to rescale the arrivals to, in place of one in the text [requests/s]; None leaves it.
         rows: which requests of a file, from `headway.units.row_range`; None takes all.
         classes: the targets, one per class; None is one class.
@@ -77,29 +82,43 @@ def load_workload(
     names = tuple(target.name for target in classes) if classes else ("default",)
     shares = tuple(target.share for target in classes) if classes else (1.0,)
     named = _named(text)
-    if named is None and _is_spec(text):
+    if named is None:
+        if _is_spec(text):
+            if rows is not None:
+                raise ValueError(f"rows select from a file, and {text!r} is drawn; leave --rows out")
+            return LoadedWorkload(*drawn(text, rate_rps=rate_rps, classes=names, shares=shares))
+        named = Named("auto", text, None, "")
+    if not os.path.exists(named.path):
+        raise TraceError(named.path, f"a file that exists, or what to draw, such as {EXAMPLE}")
+    rate_rps = named.rate_rps if rate_rps is None else rate_rps
+    source, notes = _of_file(named, rate_rps, rows, names if classes else None, shares)
+    if not named.clients:
+        return LoadedWorkload(source, notes)
+    clients = items(named.clients)
+    if isinstance(source, Replay) and source.workload.prefix is not None and "prefix" in {name.partition(".")[0] for name in clients}:
+        raise ValueError(f"{source.source} has prefixes of its own; leave prefix= out")
+    return LoadedWorkload(with_clients(source, clients, names, f"{source.source}, {named.clients.strip()}"), notes)
+
+
+def _of_file(
+    named: Named, rate_rps: float | None, rows: slice | None, classes: Sequence[str] | None, shares: tuple[float, ...]
+) -> tuple[WorkloadSource, list[str]]:
+    """What is replayed from a file, or drawn where it holds no requests; and the notes."""
+    from_file = named.format if named.format in SOURCE_READERS else None
+    if from_file is None and (named.format == "auto" or named.format in REQUEST_READERS):
+        from_file = next((name for name, reader in SOURCE_READERS.items() if reader.claims(Path(named.path))), None)
+    if from_file is not None:
         if rows is not None:
-            raise ValueError(f"rows select from a file, and {text!r} is drawn; leave --rows out")
-        return LoadedWorkload(synthetic(text, rate_rps=rate_rps, classes=names, shares=shares), [])
-    format, path, asked = named or ("auto", text, None)
-    rate_rps = asked if rate_rps is None else rate_rps
-    if not os.path.exists(path):
-        raise TraceError(path, f"a file that exists, or what to draw, such as {EXAMPLE}")
-    drawn = format if format in SOURCE_READERS else None
-    if format == "auto":
-        drawn = next((name for name, reader in SOURCE_READERS.items() if reader.claims(Path(path))), None)
-    if drawn is not None:
-        if rows is not None:
-            raise ValueError(f"rows select from a file of requests, and from {path} they are drawn; leave --rows out")
-        return LoadedWorkload(*SOURCE_READERS[drawn].read(Path(path), rate_rps, shares))
-    workload, notes = read_workload(path, format, classes=names if classes else None, shares=shares)
+            raise ValueError(f"rows select from a file of requests, and from {named.path} they are drawn; leave --rows out")
+        return SOURCE_READERS[from_file].read(Path(named.path), rate_rps, shares)
+    workload, notes = read_workload(named.path, named.format, classes=classes, shares=shares)
     if rows is not None:
         workload = _selected(workload, rows, notes)
     if rate_rps is not None:
         notes.append(f"arrivals rescaled from {workload.rate_rps:.3g}/s to {rate_rps:.3g}/s")
         # The source names what was done to the file: two reports on one file at two rates must not look alike.
         workload = dataclasses.replace(workload.rescaled(rate_rps), source=f"{workload.source} at {rate_rps:g}/s")
-    return LoadedWorkload(Replay(workload), notes)
+    return Replay(workload), notes
 
 
 def located(text: str) -> str:
@@ -109,24 +128,45 @@ def located(text: str) -> str:
         text: as for `load_workload`.
 
     Returns:
-        The text with the whole path of its file; a spec as it is.
+        The text with the whole path of its file; a spec as it is, but for the file of its lengths.
     """
     named = _named(text)
     if named is None:
-        return str(Path(text).resolve()) if os.path.exists(text) else text
-    format, path, rate_rps = named
-    return f"{format}:{Path(path).resolve()}" + ("" if rate_rps is None else f"@{rate_rps!r}/s")
+        if os.path.exists(text):
+            return str(Path(text).resolve())
+        return re.sub(r"(,\s*lengths\s*=\s*)([^,]+)", lambda found: found[1] + str(Path(found[2].strip()).resolve()), text)
+    path, at = Path(named.path).resolve(), "" if named.rate_rps is None else f"@{named.rate_rps!r}/s"
+    return f"{'' if named.format == 'auto' else f'{named.format}:'}{path}{at}{f',{named.clients}' if named.clients else ''}"
 
 
-def _named(text: str) -> tuple[str, str, float | None] | None:
-    """Format, path and rate of `FORMAT:PATH@RATE`; None for any other text. An @ that no rate follows belongs to the path."""
-    format, colon, path = (part.strip() for part in text.partition(":"))
-    if os.path.exists(text) or not colon or format not in {*WORKLOAD_READERS, *SOURCE_READERS}:
+class Named(NamedTuple):
+    """A workload file as it was named.
+
+    Args:
+        format: of the file, or "auto".
+        path: of the file.
+        rate_rps: behind an @; None where there is none [requests/s].
+        clients: what is said of them behind a comma, or nothing.
+    """
+
+    format: str
+    path: str
+    rate_rps: float | None
+    clients: str
+
+
+def _named(text: str) -> Named | None:
+    """The parts of `FORMAT:PATH@RATE,patience=...`; None for any other text. An @ that no rate follows belongs to the path."""
+    if os.path.exists(text):
         return None
+    head, clients = behind(text)
+    format, colon, path = (part.strip() for part in head.partition(":"))
+    if not colon or format not in {*WORKLOAD_READERS, *REQUEST_READERS, *SOURCE_READERS}:
+        return Named("auto", head, None, clients) if clients and os.path.exists(head) else None
     before, at, rate = path.rpartition("@")
     if not at or os.path.exists(path):
-        return format, path, None
-    return format, before.strip(), units.rate_rps(rate.strip())
+        return Named(format, path, None, clients)
+    return Named(format, before.strip(), units.rate_rps(rate.strip()), clients)
 
 
 def _is_spec(text: str) -> bool:

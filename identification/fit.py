@@ -18,6 +18,7 @@ from headway.identification.rows import KEPT, judge, select, used_rows
 from headway.identification.score import Score, score_rows
 from headway.identification.structures.bends import coefficient_intervals, polished
 from headway.identification.structures.crossval import folds, out_of_fold
+from headway.identification.structures.families import curve_column, told_by_others
 from headway.identification.structures.intervals import kept_residuals, margin, margin_interval
 from headway.identification.structures.ladder import Rung, climb
 from headway.identification.structures.lag import Lag, estimate, neighbours_of, refined, sentences
@@ -35,7 +36,8 @@ AUTO = "auto"
 FEWEST_AGGREGATES = 4
 """Rows below which a curve against concurrency is not fitted: each is an average over many steps."""
 OUT_OF_FOLD_ROWS = 60_000
-"""Used rows up to which the plant's residuals are of laws that had not seen them; above it both are the same to a percent."""
+"""Used rows up to which the plant's residuals are of laws that had not seen them, and its structure is chosen on all of them;
+above it residuals of both kinds are the same to a percent, and so is a structure chosen on half."""
 DEPLOYMENT = ("model", "hardware", "tensor_parallel")
 """Columns of a table that tell apart what was measured: a law holds for one value of each."""
 LAG_ROUNDS, LAG_CHANGE = 8, 2e-3
@@ -59,8 +61,9 @@ def fit(
     """Fit a plant to measured steps.
 
     The held-out error is always of rows that the law scored has not seen, and that had no part in the choice of its
-    structure: with blocks="all" the structure is chosen on the even blocks, a law fitted to them is scored on the odd
-    ones, and the plant is then fitted to all; with "even" or "odd" the plant itself is scored on the others.
+    structure. With blocks="even" or "odd" it is of the plant itself, scored on the others. With "all" it is of the
+    procedure: chosen and fitted on the even blocks, scored on the odd ones. The plant is then chosen and fitted on all
+    rows, of more than `OUT_OF_FOLD_ROWS` only fitted; where other terms act in it than were scored, a warning says so.
 
     Args:
         trace: measured steps, shape (k,).
@@ -89,12 +92,13 @@ def fit(
     split = _Split(trace, selected, reason, blocks, where)
     rows = used_rows(reason, selected, trace.aside if selected.all() else None)
     say("choosing a structure", 0.2)
-    wanted, rungs = _structure(trace, split.learn & kept, structure)
+    scored, (wanted, rungs) = _structures(split, selected & kept, structure)
     _enough(trace, int((selected & kept).sum()), rows, wanted)
     say("fitting", 0.5)
     found = _learn(trace, selected & kept, wanted, epsilon, engine)
     say("held-out error", 0.6)
-    heldout, doubts = _heldout(found, split, wanted, epsilon)
+    heldout, doubts = _heldout(found, split, scored, epsilon)
+    doubts += _other(scored, wanted) if heldout else []
     say("bootstrap intervals", 0.7)
     rng = np.random.default_rng([seed, 0xF17])
     interval = coefficient_intervals(found.learned, found.structure, trace.batch(), rng)
@@ -186,7 +190,7 @@ def _mixed(trace: Trace, rows: np.ndarray, wanted: Structure) -> list[str]:
     """Whether one law was asked to hold what several deployments measured, and how to take one of them."""
     frame = trace.frame.filter(pl.Series(rows))
     if wanted.name == "concurrency":
-        column = "curve" if "curve" in frame.columns else "source"
+        column = curve_column(frame)
         points = frame.group_by(column, maintain_order=True).agg(rows=pl.len(), points=pl.col("decode_requests").n_unique())
         if points.height < 2:
             return []
@@ -241,6 +245,19 @@ def _structure(trace: Trace, rows: np.ndarray, structure: str) -> tuple[Structur
     return found, rungs
 
 
+def _structures(split: _Split, rows: np.ndarray, structure: str) -> tuple[Structure, tuple[Structure, list[Rung]]]:
+    """The structure whose held-out error is told, and the plant's own with the rungs tried for it.
+
+    Blocks of a sorted table are whole regions of its grid, and of a short trace whole phases of the load: chosen on half of
+    them alone a term may bend in the wrong place for the others. Of a long trace the ladder takes a thin sample either way.
+    """
+    kept = split.reason == KEPT
+    chosen = _structure(split.trace, split.learn & kept, structure)
+    if split.same or int(rows.sum()) > OUT_OF_FOLD_ROWS:
+        return chosen[0], chosen
+    return chosen[0], _structure(split.trace, rows, structure)
+
+
 class _Found(NamedTuple):
     """A fitted plant, with the laws behind it and the residuals that its noise and margins are of."""
 
@@ -258,12 +275,13 @@ def _learn(trace: Trace, rows: np.ndarray, wanted: Structure, epsilon: float, en
     mixed = np.asarray(batch.prefill_tokens) > 0
     wanted = polished(wanted, batch, y, rows)
     fold, beside = folds(rows, mixed), neighbours_of(trace)
-    learned = learn(wanted, batch, y, rows)
+    told = told_by_others(trace.frame, rows) if wanted.name == "concurrency" else None
+    learned = learn(wanted, batch, y, rows, told=told)
     predicted = np.asarray(learned.plant.step_time_s(batch), float)
     lag, tried = estimate(y, predicted, batch, beside, rows, fold)
     for _ in range(LAG_ROUNDS if lag.any else 0):  # each plant tells the neighbours better, and they the share
         y, before = trace.step_time_s / lag.factor(predicted, beside), predicted
-        learned = learn(wanted, batch, y, rows)
+        learned = learn(wanted, batch, y, rows, told=told)
         predicted = np.asarray(learned.plant.step_time_s(batch), float)
         if np.abs(np.log(predicted[rows] / before[rows])).max() < LAG_CHANGE:
             break
@@ -304,6 +322,17 @@ def _heldout(found: _Found, split: _Split, wanted: Structure, epsilon: float) ->
     if result.mape is not None and result.mape >= 0.95 * constant:
         said.append(f"held out, the plant errs by {result.mape:.1%}, a constant by {constant:.1%}: the terms explain nothing")
     return result, said
+
+
+def _other(scored: Structure, taken: Structure) -> list[str]:
+    """Whether the held-out error is of a structure with other terms than the plant's."""
+    one, other = ((s.name, s.columns("decode"), s.columns("mixed")) for s in (scored, taken))
+    if one == other:
+        return []
+    return [
+        "held out, other terms act than in the plant: the ladder chose them on the even blocks alone, the plant's on all rows; the error is of "
+        "choosing and fitting, not of this one plant"
+    ]
 
 
 def _excited(trace: Trace, found: _Found) -> tuple[dict[str, Any], list[str]]:

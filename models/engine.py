@@ -21,6 +21,7 @@ class Step(NamedTuple):
         context: tokens of the request already in the cache before this step, shape (m,), int64.
         decode: True where the row emits one more token after its prompt, shape (m,), bool.
         released: requests whose cache is free again since the step before (finished or preempted), shape (q,), int64.
+        moved_blocks: cache blocks moved out or back in since the step before [blocks].
     """
 
     request: np.ndarray
@@ -28,6 +29,7 @@ class Step(NamedTuple):
     context: np.ndarray
     decode: np.ndarray
     released: np.ndarray
+    moved_blocks: int = 0
 
 
 class Engine(ABC):
@@ -88,7 +90,7 @@ class PlantEngine(Engine):
         factors = self.decode if step.decode.all() else self.mixed
         y *= float(factors[self.step % len(factors)])
         self.step += 1
-        return y
+        return y + self.limits.swap_block_s * step.moved_blocks
 
 
 def batch_of(step: Step) -> Batch:

@@ -1,104 +1,20 @@
-"""Workloads that are drawn, not recorded: how arrivals are spaced, and the source that joins them with lengths and classes."""
+"""Workloads that are drawn, not recorded: arrivals joined with lengths and classes."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from abc import ABC, abstractmethod
 from typing import final
 
 import numpy as np
 
+from headway.models.arrivals import Arrivals, Gamma, Poisson, Uniform
 from headway.models.lengths import Lengths
 from headway.models.workload import Workload, WorkloadSource
 
+__all__ = ["Arrivals", "Gamma", "Poisson", "Synthetic", "Uniform", "draw_classes"]
+
 GAPS, CLASSES, PROMPTS, OUTPUTS = range(4)
 """Streams of random numbers of one seed: each quantity has its own, so that changing one leaves the others as they were."""
-
-
-class Arrivals(ABC):
-    """A renewal process: independent gaps of one distribution.
-
-    Args:
-        rate_rps: mean rate of arrivals [requests/s].
-    """
-
-    rate_rps: float
-
-    @abstractmethod
-    def gaps_s(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Independent gaps between arrivals.
-
-        Args:
-            rng: where the randomness comes from.
-            n: how many.
-
-        Returns:
-            Gaps, shape (n,), not negative, of mean 1 / rate_rps [s].
-        """
-
-    def check(self) -> None:
-        """Refuse what is no process of arrivals.
-
-        Raises:
-            ValueError: a parameter that is not positive and finite.
-        """
-        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]  # every member of the family is a dataclass
-            value = getattr(self, field.name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{field.name.removesuffix('_rps')} of arrivals must be positive and finite, got {value:g}")
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Poisson(Arrivals):
-    """Many independent clients: exponential gaps, CV 1.
-
-    Args:
-        rate_rps: mean rate of arrivals [requests/s].
-    """
-
-    rate_rps: float
-
-    def gaps_s(self, rng: np.random.Generator, n: int) -> np.ndarray:  # noqa: D102
-        return rng.standard_exponential(n) / self.rate_rps
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Gamma(Arrivals):
-    """Bursts for cv > 1, a steadier stream for cv < 1: gaps of a Gamma distribution.
-
-        shape = 1 / cv^2,  scale = cv^2 / rate
-
-    The variance of the count in a long window is cv^2 times that of a Poisson process.
-
-    Args:
-        rate_rps: mean rate of arrivals [requests/s].
-        cv: coefficient of variation of the gaps, standard deviation over mean; 1 is Poisson.
-    """
-
-    rate_rps: float
-    cv: float
-
-    def gaps_s(self, rng: np.random.Generator, n: int) -> np.ndarray:  # noqa: D102
-        square = self.cv**2
-        return rng.standard_gamma(1.0 / square, n) * (square / self.rate_rps)
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Uniform(Arrivals):
-    """Evenly spaced: every gap is 1 / rate, as load generators send that are given a fixed rate.
-
-    Args:
-        rate_rps: rate of arrivals [requests/s].
-    """
-
-    rate_rps: float
-
-    def gaps_s(self, rng: np.random.Generator, n: int) -> np.ndarray:  # noqa: D102, ARG002  # nothing is left to chance
-        return np.full(n, 1.0 / self.rate_rps)
 
 
 @final
@@ -108,7 +24,7 @@ class Synthetic(WorkloadSource):
 
     Seeds differ in nothing but luck, so what is tuned on some holds on others. Held-out seeds use random streams of
     their own: no training seed, however large, gives the numbers of a held-out one. At one seed, another rate gives the
-    same requests with every gap stretched, and more requests give the same ones first: common random numbers.
+    same requests further apart or closer, and more requests give the same ones first: common random numbers.
 
     Args:
         arrivals: how they are spaced.
@@ -150,13 +66,13 @@ class Synthetic(WorkloadSource):
         def stream(*key: int) -> np.random.Generator:
             return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(heldout), *key)))
 
-        gaps_s = self.arrivals.gaps_s(stream(GAPS), requests - 1)
+        arrived = self.arrivals.arrive(stream(GAPS), requests)
         class_id = draw_classes(self.shares, stream(CLASSES), requests)
         prompt = np.stack([lengths.draw(stream(PROMPTS, c), requests) for c, lengths in enumerate(self.prompt)])
         output = np.stack([lengths.draw(stream(OUTPUTS, c), requests) for c, lengths in enumerate(self.output)])
         row = np.arange(requests)
-        arrival_s = np.concatenate([[0.0], np.cumsum(gaps_s)])
-        return Workload(arrival_s, prompt[class_id, row], output[class_id, row], class_id, self.source)
+        drawn = Workload(arrived.arrival_s, prompt[class_id, row], output[class_id, row], class_id, self.source)
+        return dataclasses.replace(drawn, after=arrived.after, think_s=arrived.think_s)
 
     def rescaled(self, rate_rps: float | None) -> Synthetic:
         """The same traffic at another rate.
@@ -168,13 +84,9 @@ class Synthetic(WorkloadSource):
             A source of that rate.
 
         Raises:
-            ValueError: a rate that is not positive and finite.
+            ValueError: a rate that is not positive and finite, or arrivals without a rate.
         """
-        if rate_rps is None:
-            return self
-        arrivals = dataclasses.replace(self.arrivals, rate_rps=rate_rps)  # pyright: ignore[reportArgumentType]  # a dataclass
-        arrivals.check()
-        return dataclasses.replace(self, arrivals=arrivals)
+        return self if rate_rps is None else dataclasses.replace(self, arrivals=self.arrivals.rescaled(rate_rps))
 
     def check(self) -> None:
         """Refuse what cannot be drawn from.

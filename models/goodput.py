@@ -1,148 +1,71 @@
-"""Goodput, in one place: which tokens were on time, which were owed, and what a client would have noticed.
+"""Goodput, in one place: what became of the promise, per class and in all, with how sure each figure is.
 
-A token is on time iff its request met its TTFT target and the gap before it is within the ITL target. A gap g owes
-max(1, floor(g / itl)) tokens: the promise is "one at least every D", so a stall of three targets owes three tokens of
-which at most one arrived. Requests that were shed, failed or expired owe all their tokens. Everything is judged on the
-client's clock: the transport's part is added to what the engine did.
+Which tokens were on time and which were owed is settled in `headway.models.outcome`; here they become figures. Times
+are the client's. Quantiles carry their interval or are refused, and where the load is more than the engine carries, or
+might be, there is no point TTFT: it would measure how long the run was.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.models.compiled import compiled_inline
+from headway.models.fairness import fairness
+from headway.models.other_goodputs import hidden_by_means, other_goodputs, tpot_s
+from headway.models.outcome import (
+    ABANDONED,
+    BOUNDS,
+    CANCELLED,
+    CLEAN_SHARE,
+    EXPIRED,
+    FAILED,
+    FINISHED,
+    FUTURE,
+    GAP_BINS,
+    GAP_LOW_S,
+    GAP_RATIO,
+    REJECTED,
+    RUNNING,
+    WAITING,
+    Outcome,
+    gap_bin,
+    owed_at_cut,
+    tokens_owed,
+)
+from headway.models.quantiles import Quantile, blocks_of, gap_quantiles, quantiles
 from headway.models.signals import Target
+from headway.models.stability import Load, agreed, load_verdict, queue_verdict
 
-FUTURE, WAITING, RUNNING, FINISHED, REJECTED, EXPIRED, FAILED = range(7)
-"""Status of a request. Rejected: shed on estimated slack. Expired: its time in the queue ran out. Failed: can never fit."""
+__all__ = [
+    "ABANDONED",
+    "BOUNDS",
+    "CANCELLED",
+    "CLEAN_SHARE",
+    "EXPIRED",
+    "FAILED",
+    "FINISHED",
+    "FUTURE",
+    "GAP_BINS",
+    "GAP_LOW_S",
+    "GAP_RATIO",
+    "REJECTED",
+    "RUNNING",
+    "WAITING",
+    "Goodput",
+    "Outcome",
+    "gap_bin",
+    "owed_at_cut",
+    "summarise",
+    "tokens_owed",
+]
 
-CLEAN_SHARE = 0.99
-"""A request is clean if its TTFT was met and at least this share of its owed tokens was on time."""
-
-BOUNDS = ("none", "kv", "running", "budget", "deferred")
-"""What may limit a step, in the order of the numbers in headway.models.state."""
-
-UNSERVED = 0.05
-"""Share of the arriving prompt work that may go unserved before a load counts as more than the engine can carry."""
-
-GAP_BINS = 2048
-GAP_LOW_S = 1e-5
-GAP_RATIO = 1.009
-"""Gaps are counted in bins 0.9 % wide from 10 us to 1,000 s, so quantiles are exact to half of that."""
-
-
-@compiled_inline
-def tokens_owed(gap_s, itl_s):
-    """Tokens that a gap owes.
-
-    Args:
-        gap_s: between consecutive tokens at the client [s].
-        itl_s: target [s].
-
-    Returns:
-        max(1, floor(gap / itl)) [tokens].
-
-    Example:
-        >>> tokens_owed(0.024, 0.025), tokens_owed(0.049, 0.025), tokens_owed(0.110, 0.025)
-        (1.0, 1.0, 4.0)
-    """
-    return max(1.0, math.floor(gap_s / itl_s + 1e-9))
-
-
-@compiled_inline
-def gap_bin(gap_s):
-    """Bin of a gap in the histogram.
-
-    Args:
-        gap_s: [s].
-
-    Returns:
-        Index in [0, GAP_BINS).
-    """
-    if gap_s <= GAP_LOW_S:
-        return 0
-    return min(GAP_BINS - 1, int(math.log(gap_s / GAP_LOW_S) / math.log(GAP_RATIO)))
-
-
-@compiled_inline
-def owed_at_cut(status, emitted, output, arrival_s, last_s, owed, cut_s, ttft_s, itl_s):
-    """Tokens that a request owes in all, given where it stood when the run ended.
-
-    Finished requests owe what their gaps owed. Shed and failed ones owe every token. One that was cut off unfinished
-    owes what was due by then, at least what it had owed so far.
-
-    Args:
-        status: of the request.
-        emitted: tokens it got [tokens].
-        output: tokens it asked for [tokens].
-        arrival_s: [s].
-        last_s: time of its last token [s].
-        owed: owed by the gaps so far [tokens].
-        cut_s: end of the run [s].
-        ttft_s: target at the engine [s].
-        itl_s: target [s].
-
-    Returns:
-        Owed tokens [tokens].
-    """
-    if status == FINISHED:
-        return owed
-    if status >= REJECTED:
-        return max(owed, output)
-    if status == FUTURE:
-        return 0.0
-    if emitted > 0:
-        return owed + max(0.0, min(output - emitted, math.floor((cut_s - last_s) / itl_s)))
-    late = cut_s - arrival_s - ttft_s
-    return 0.0 if late < 0 else min(output, 1.0 + math.floor(late / itl_s))
-
-
-class Outcome(NamedTuple):
-    """What a run did to every request, shapes (n,) in order of arrival, and the run's own counts.
-
-    Args:
-        status: FINISHED, REJECTED, ...
-        class_id: index into the targets.
-        arrival_s: [s].
-        prompt_tokens: [tokens].
-        output_tokens: asked for [tokens].
-        emitted: tokens that came [tokens].
-        ttft_s: at the engine; NaN where no token came [s].
-        last_s: time of the last token at the engine [s].
-        on_time: tokens on time [tokens].
-        owed: tokens owed [tokens].
-        max_gap_s: longest gap between tokens at the engine [s].
-        gaps: histogram of the gaps at the engine, shape (classes, GAP_BINS).
-        end_s: end of the run [s].
-        steps: engine steps.
-        preempted: preemptions.
-        binding: steps limited by nothing, the cache, the running limit, the token budget, admission, shape (5,).
-        largest: largest decode requests, KV tokens read, prefill tokens, pairs of any step, shape (4,).
-        log: per step, if it was recorded, shape (k, LOG_COLUMNS), else (0, LOG_COLUMNS).
-    """
-
-    status: np.ndarray
-    class_id: np.ndarray
-    arrival_s: np.ndarray
-    prompt_tokens: np.ndarray
-    output_tokens: np.ndarray
-    emitted: np.ndarray
-    ttft_s: np.ndarray
-    last_s: np.ndarray
-    on_time: np.ndarray
-    owed: np.ndarray
-    max_gap_s: np.ndarray
-    gaps: np.ndarray
-    end_s: float
-    steps: int
-    preempted: int
-    binding: np.ndarray
-    largest: np.ndarray
-    log: np.ndarray
+WITHHELD = {
+    "unstable": "the queue grows as long as the run lasts",
+    "uncertain": "it cannot be said whether the queue grows",
+}
+"""Why there is no point TTFT, by what is said of the load."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,15 +78,32 @@ class Goodput:
         request_attainment: share of clean requests, in [0, 1]; those cut off before their first token was due are left out.
         goodput_tps: tokens on time per second from the first arrival to the last token [tokens/s].
         throughput_tps: tokens per second over the same time [tokens/s].
-        ttft_s: quantiles by name [s]; None where no request got a token.
+        ttft_s: quantiles by name [s]; None where no request got a token, or where refused.
         itl_s: quantiles of the gaps [s].
-        tpot_s: quantiles of (E2E - TTFT) / (n - 1) [s], one-token answers left out.
+        tpot_s: quantiles of (E2E - TTFT) / (n - 1) [s]; answers of one token have none.
         max_gap_s: longest gap [s].
         shed: share of requests rejected, expired or failed, in [0, 1].
         preempted: preemptions.
         binding: share of steps by the limit that bound them; "deferred", admission held back, where there are such steps.
         load: "stable", "unstable" or "uncertain": whether unserved prompt work grows with time.
-        classes: per class name its attainment, request_attainment, shed share, itl_p99_s and ttft_p99_s [s].
+        classes: per class name its attainment, request_attainment, goodput_tps, throughput_tps, shed, abandoned, cancelled,
+            degraded, degraded_attainment, itl_p99_s, ttft_p99_s, max_gap_s [s], the quantiles ttft_s, itl_s, tpot_s with
+            their ttft_s_ci95, itl_s_ci95, tpot_s_ci95, and what was refused.
+        ci95: per "ttft_s", "itl_s", "tpot_s" the 95 % intervals by name, [low, high] [s]; high is None where it is open,
+            all where refused.
+        refused: why a quantile is not given, by place, such as "ttft_s.p999".
+        load_text: the verdict on the load with the numbers that decide it.
+        abandoned: share of requests whose client left with something late, in [0, 1].
+        cancelled: share of requests whose client left with nothing late, in [0, 1].
+        tpot_none: answers of one token among those that finished: they have no TPOT.
+        degraded: share of requests that were given degraded targets; None where nothing is degraded.
+        degraded_attainment: of these, tokens on time against the degraded targets / tokens owed.
+        recomputed_tokens: computed again after preemptions [tokens].
+        swapped_blocks: moved out or in [blocks].
+        hit_share: prompt tokens that the prefix cache held, as a share of all; None without a cache.
+        others: goodput as others define it, see `headway.models.other_goodputs`.
+        fairness: worst class, Jain's index over classes and over requests.
+        notes: sentences that should not be overlooked.
     """
 
     requests: int
@@ -179,7 +119,21 @@ class Goodput:
     preempted: int
     binding: dict[str, float]
     load: str
-    classes: dict[str, dict[str, float | None]]
+    classes: dict[str, dict[str, Any]]
+    ci95: dict[str, dict[str, list[float | None] | None]]
+    refused: dict[str, str]
+    load_text: str
+    abandoned: float
+    cancelled: float
+    tpot_none: int
+    degraded: float | None
+    degraded_attainment: float | None
+    recomputed_tokens: float
+    swapped_blocks: float
+    hit_share: float | None
+    others: dict[str, float | None]
+    fairness: dict[str, Any]
+    notes: list[str]
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values.
@@ -190,130 +144,181 @@ class Goodput:
         return dataclasses.asdict(self)
 
 
-QUANTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999}
+class _Population(NamedTuple):
+    """The requests of all runs, one after the other, on the client's clock; shapes (n,)."""
+
+    status: np.ndarray
+    class_id: np.ndarray
+    emitted: np.ndarray
+    on_time: np.ndarray
+    owed: np.ndarray
+    prompt: np.ndarray
+    ttft_s: np.ndarray
+    e2e_s: np.ndarray
+    max_gap_s: np.ndarray
+    decided: np.ndarray
+    clean: np.ndarray
+    degraded: np.ndarray | None
+    degraded_on_time: np.ndarray | None
+    hit_tokens: np.ndarray | None
+    run: np.ndarray
 
 
-def quantiles(values: np.ndarray) -> dict[str, float | None]:
-    """The four quantiles that are always shown.
-
-    Args:
-        values: shape (n,); infinities (requests that never got a token) sort last.
-
-    Returns:
-        By name; None where there is no value or the quantile is infinite.
-    """
-    if len(values) == 0:
-        return dict.fromkeys(QUANTILES)
-    found = np.quantile(values, list(QUANTILES.values()), method="higher")
-    return {name: float(q) if np.isfinite(q) else None for name, q in zip(QUANTILES, found, strict=True)}
-
-
-def gap_quantiles(gaps: np.ndarray, transport_s: np.ndarray) -> dict[str, float | None]:
-    """Quantiles of the gaps from their histogram, upper edges of the bins, so never flattering.
-
-    Args:
-        gaps: counts, shape (classes, GAP_BINS).
-        transport_s: added to the gaps of each class, shape (classes,) [s].
-
-    Returns:
-        By name [s]; None where there was no gap.
-    """
-    edges = GAP_LOW_S * GAP_RATIO ** (np.arange(GAP_BINS) + 1.0)
-    values = (edges + transport_s[:, None]).ravel()
-    order = np.argsort(values, kind="stable")
-    counts = np.cumsum(gaps.ravel()[order])
-    if counts[-1] == 0:
-        return dict.fromkeys(QUANTILES)
-    rows = np.searchsorted(counts, [q * counts[-1] for q in QUANTILES.values()])
-    return {name: float(values[order][min(i, len(order) - 1)]) for name, i in zip(QUANTILES, rows, strict=True)}
-
-
-def load_verdict(outcome: Outcome) -> str:
-    """Whether prompt work that nobody serves grows by more than a twentieth of what arrives, which no longer queue would absorb.
-
-    The backlog counts arrived prompt tokens whose request has no first token yet; shed requests stay in it, so a policy
-    cannot pass for stable by shedding. Its drift is measured over eight stretches after a warm-up of one fifth.
-
-    Args:
-        outcome: of one run.
-
-    Returns:
-        "stable", "unstable", or "uncertain" where the interval of the drift holds both or the run is too short to say.
-    """
-    n = len(outcome.arrival_s)
-    if n < 64:
-        return "uncertain"
-    times = np.linspace(outcome.arrival_s[n // 5], outcome.arrival_s[-1], 9)
-    if times[-1] <= times[0]:
-        return "uncertain"
-    arrived = np.cumsum(outcome.prompt_tokens)
-    served_s = outcome.arrival_s + np.where(np.isnan(outcome.ttft_s), np.inf, outcome.ttft_s)
-    order = np.argsort(served_s)
-    served = np.cumsum(outcome.prompt_tokens[order])
-    at = lambda total, when: np.concatenate([[0.0], total])[np.searchsorted(when, times, side="right")]  # noqa: E731
-    backlog = at(arrived, outcome.arrival_s) - at(served, served_s[order])
-    rate = (at(arrived, outcome.arrival_s)[-1] - at(arrived, outcome.arrival_s)[0]) / 8
-    drift = np.diff(backlog) / max(rate, 1e-9)
-    half = 2.36 * drift.std(ddof=1) / math.sqrt(len(drift))
-    if drift.mean() > UNSERVED and drift.mean() - half > 0:
-        return "unstable"
-    return "stable" if drift.mean() <= UNSERVED and drift.mean() + half < 3 * UNSERVED else "uncertain"
-
-
-def summarise(outcomes: list[Outcome], targets: tuple[Target, ...]) -> Goodput:
+def summarise(outcomes: list[Outcome], targets: tuple[Target, ...], load: Load | None = None) -> Goodput:
     """The figures of one run, or of several runs taken as one population.
 
     Args:
         outcomes: at least one.
         targets: one per class.
+        load: verdict that knows the plant's interval, see `headway.models.stability`; None says what the runs show.
 
     Returns:
         Goodput on the client's clock.
     """
-    both = lambda name: np.concatenate([getattr(o, name) for o in outcomes])  # noqa: E731
-    status, classes, owed, on_time, emitted = (both(n) for n in ("status", "class_id", "owed", "on_time", "emitted"))
+    all_ = _population(outcomes, targets)
+    gaps = np.stack([o.gaps for o in outcomes])[:, : len(targets)]
+    steps = sum(int(o.steps) for o in outcomes)
+    span_s = sum(max(float(o.end_s - o.arrival_s.min()), 1e-9) for o in outcomes)
     transport = np.array([t.transport_s for t in targets])
-    ttft_at = np.array([t.ttft_s for t in targets])
-    lost = status >= REJECTED
-    counts = status != FUTURE
-    # cut off while it waited, its first token not yet due: nobody knows what would have become of it
-    decided = counts & ~(((status == WAITING) | (status == RUNNING)) & (owed == 0))
-    ttft = both("ttft_s") + transport[classes]
-    met = np.nan_to_num(ttft, nan=np.inf) <= ttft_at[classes] + 1e-12
-    clean = decided & met & (on_time >= CLEAN_SHARE * owed - 1e-9) & ~lost
-    e2e = both("last_s") - both("arrival_s")
-    many = (status == FINISHED) & (emitted > 1)
-    tpot = (e2e[many] + transport[classes[many]] - ttft[many]) / (emitted[many] - 1)
-    gaps = np.sum([o.gaps for o in outcomes], axis=0)
-    span = sum(max(float(o.end_s - o.arrival_s[0]), 1e-9) for o in outcomes)
-    longest = (both("max_gap_s") + transport[classes])[emitted > 1]
-    steps = np.maximum(np.sum([o.binding for o in outcomes], axis=0), 0)
-    share = lambda part, whole: float(part / whole) if whole > 0 else float("nan")  # noqa: E731
+    seen = agreed([load_verdict(o) for o in outcomes])
+    verdict = load.verdict if load is not None else seen
+    queue = queue_verdict(outcomes) if load is None or load.verdict == "unstable" else load.verdict
+    figures = lambda mine, c: _figures(all_, mine, gaps[:, c], transport[c], steps, span_s, queue)  # noqa: E731
     by_class = {}
     for c, target in enumerate(targets):
-        mine, known = counts & (classes == c), decided & (classes == c)
+        mine = (all_.status != FUTURE) & (all_.class_id == c)
         if mine.any():
-            by_class[target.name] = {
-                "attainment": share(on_time[mine].sum(), owed[mine].sum()) if owed[mine].sum() > 0 else None,
-                "request_attainment": share(clean[known].sum(), known.sum()) if known.any() else None,
-                "shed": share(lost[mine].sum(), mine.sum()),
-                "itl_p99_s": gap_quantiles(gaps[c : c + 1], transport[c : c + 1])["p99"],
-                "ttft_p99_s": quantiles(np.nan_to_num(ttft[known & ~lost], nan=np.inf))["p99"],
-            }
-    verdicts = [load_verdict(o) for o in outcomes]
+            own = figures(mine, slice(c, c + 1))
+            by_class[target.name] = own | {"itl_p99_s": own["itl_s"]["p99"], "ttft_p99_s": own["ttft_s"]["p99"]}
+    whole = figures(all_.status != FUTURE, slice(None))
+    others = other_goodputs(outcomes, targets, span_s)
+    bound = np.maximum(np.sum([o.binding for o in outcomes], axis=0), 0)
+    notes = [hidden_by_means(others, whole["request_attainment"])]
+    nan = float("nan")
     return Goodput(
-        requests=int(counts.sum()),
-        attainment=share(on_time.sum(), owed.sum()),
-        request_attainment=share(clean.sum(), decided.sum()),
-        goodput_tps=float(on_time.sum() / span),
-        throughput_tps=float(emitted.sum() / span),
-        ttft_s=quantiles(np.nan_to_num(ttft[decided & ~lost], nan=np.inf)),
-        itl_s=gap_quantiles(gaps, transport),
-        tpot_s=quantiles(tpot),
-        max_gap_s=float(longest.max()) if len(longest) else None,
-        shed=share(lost.sum(), counts.sum()),
+        requests=int((all_.status != FUTURE).sum()),
+        attainment=nan if whole["attainment"] is None else whole["attainment"],
+        request_attainment=nan if whole["request_attainment"] is None else whole["request_attainment"],
         preempted=int(sum(o.preempted for o in outcomes)),
-        binding={k: share(v, steps.sum()) for k, v in zip(BOUNDS, steps, strict=False) if k != "deferred" or v > 0},
-        load=next((v for v in ("stable", "unstable") if 2 * verdicts.count(v) > len(verdicts)), "uncertain"),
+        binding={k: _share(v, bound.sum()) for k, v in zip(BOUNDS, bound, strict=False) if k != "deferred" or v > 0},
+        load=verdict,
+        load_text=load.sentence() if load is not None else verdict,
         classes=by_class,
+        ci95={name: whole[f"{name}_ci95"] for name in ("ttft_s", "itl_s", "tpot_s")},
+        tpot_none=int(((all_.status == FINISHED) & (all_.emitted == 1)).sum()),
+        recomputed_tokens=float(sum(o.recomputed for o in outcomes)),
+        swapped_blocks=float(sum(o.swapped_blocks for o in outcomes)),
+        hit_share=None if all_.hit_tokens is None else _share(all_.hit_tokens.sum(), all_.prompt.sum()),
+        others=others,
+        fairness=fairness({name: one["attainment"] for name, one in by_class.items()}, all_.on_time, all_.owed),
+        notes=[text for text in notes if text],
+        **{name: whole[name] for name in WHOLE},
     )
+
+
+WHOLE = (
+    "goodput_tps",
+    "throughput_tps",
+    "ttft_s",
+    "itl_s",
+    "tpot_s",
+    "max_gap_s",
+    "shed",
+    "abandoned",
+    "cancelled",
+    "degraded",
+    "degraded_attainment",
+    "refused",
+)
+"""Figures that are the same of a class and of all."""
+
+
+def _population(outcomes: list[Outcome], targets: tuple[Target, ...]) -> _Population:
+    both = lambda name: np.concatenate([getattr(o, name) for o in outcomes])  # noqa: E731
+    maybe = lambda name: both(name) if all(getattr(o, name) is not None for o in outcomes) else None  # noqa: E731
+    status, class_id, owed, on_time, emitted = (both(n) for n in ("status", "class_id", "owed", "on_time", "emitted"))
+    transport, ttft_at = (np.array([getattr(t, n) for t in targets])[class_id] for n in ("transport_s", "ttft_s"))
+    ttft = both("ttft_s") + transport
+    # cut off, or left by its client, while its first token was not yet due: nobody knows what would have become of it
+    decided = (status != FUTURE) & ~(np.isin(status, (WAITING, RUNNING, CANCELLED)) & (owed == 0))
+    met = np.nan_to_num(ttft, nan=np.inf) <= ttft_at + 1e-12
+    return _Population(
+        status=status,
+        class_id=class_id,
+        emitted=emitted,
+        on_time=on_time,
+        owed=owed,
+        prompt=both("prompt_tokens"),
+        ttft_s=ttft,
+        e2e_s=both("last_s") - both("arrival_s") + transport,
+        max_gap_s=both("max_gap_s") + transport,
+        decided=decided,
+        clean=decided & met & (on_time >= CLEAN_SHARE * owed - 1e-9) & (status < REJECTED),
+        degraded=maybe("degraded"),
+        degraded_on_time=maybe("degraded_on_time"),
+        hit_tokens=maybe("hit_tokens"),
+        run=np.repeat(np.arange(len(outcomes)), [len(o.status) for o in outcomes]),
+    )
+
+
+def _figures(
+    all_: _Population, mine: np.ndarray, gaps: np.ndarray, transport_s: np.ndarray, steps: int, span_s: float, queue: str
+) -> dict[str, Any]:
+    """Figures of one class, or of all: `mine` are its requests, `gaps` its histograms per run."""
+    known, lost = mine & all_.decided, all_.status >= REJECTED
+    owed, count = all_.owed[mine].sum(), mine.sum()
+    many = mine & (all_.status == FINISHED) & (all_.emitted > 1)
+    asked = known & ~lost
+    tails = {
+        "ttft_s": withheld(quantiles(np.nan_to_num(all_.ttft_s[asked], nan=np.inf), _blocks(all_.run[asked])), queue),
+        "itl_s": gap_quantiles(gaps, transport_s, steps),
+        "tpot_s": quantiles(tpot_s(all_.ttft_s[many], all_.e2e_s[many], all_.emitted[many]), _blocks(all_.run[many])),
+    }
+    longest = all_.max_gap_s[mine & (all_.emitted > 1)]
+    found: dict[str, Any] = {
+        "attainment": _share(all_.on_time[mine].sum(), owed) if owed > 0 else None,
+        "request_attainment": _share(all_.clean[known].sum(), known.sum()) if known.any() else None,
+        "goodput_tps": float(all_.on_time[mine].sum() / span_s),
+        "throughput_tps": float(all_.emitted[mine].sum() / span_s),
+        "max_gap_s": float(longest.max()) if len(longest) else None,
+        "shed": _share((mine & lost & (all_.status != ABANDONED)).sum(), count),
+        "abandoned": _share((mine & (all_.status == ABANDONED)).sum(), count),
+        "cancelled": _share((mine & (all_.status == CANCELLED)).sum(), count),
+        "degraded": None,
+        "degraded_attainment": None,
+    }
+    if all_.degraded is not None:
+        lesser = mine & all_.degraded.astype(bool)
+        found["degraded"] = _share(lesser.sum(), count)
+        if all_.degraded_on_time is not None and all_.owed[lesser].sum() > 0:
+            found["degraded_attainment"] = _share(all_.degraded_on_time[lesser].sum(), all_.owed[lesser].sum())
+    for name, tail in tails.items():
+        found[name] = {q: one.value for q, one in tail.items()}
+        found[f"{name}_ci95"] = {q: None if one.low is None else [one.low, one.high] for q, one in tail.items()}
+    found["refused"] = {f"{name}.{q}": one.refused for name, tail in tails.items() for q, one in tail.items() if one.refused}
+    return found
+
+
+def withheld(tail: dict[str, Quantile], queue: str) -> dict[str, Quantile]:
+    """TTFT as far as the load lets it be said: without points where the queue may grow, without intervals where it does.
+
+    Args:
+        tail: quantiles by name.
+        queue: "stable", "unstable" or "uncertain".
+
+    Returns:
+        Quantiles; those withheld say why.
+    """
+    if queue == "stable" or all(one == Quantile() for one in tail.values()):
+        return tail
+    ends = (lambda one: (one.low, one.high)) if queue == "uncertain" else (lambda _: (None, None))
+    few = lambda one: one.value is None and one.low is None  # noqa: E731
+    return {name: one if few(one) else Quantile(None, *ends(one), WITHHELD[queue]) for name, one in tail.items()}
+
+
+def _blocks(run: np.ndarray) -> np.ndarray | None:
+    return blocks_of(np.bincount(run).tolist()) if len(run) else None
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else float("nan")

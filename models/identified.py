@@ -9,7 +9,7 @@ import numpy as np
 
 from headway.models.noise import Noise
 from headway.models.plant import Batch, Plant
-from headway.models.signals import Limits
+from headway.models.signals import HABITS, Limits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class IdentifiedPlant:
             at = "residuals"
             noise = Noise(*(np.asarray(data["residuals"][regime], float) for regime in ("decode", "mixed")))
             at = "engine"
-            limits = Limits(**{k: v if k in ("reservation", "first_token") else _number(k, v) for k, v in data["engine"].items()})
+            limits = Limits(**{k: v if k in HABITS else _number(k, v) for k, v in data["engine"].items()})
             at = "hull"
             hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
             at = "margin"

@@ -59,7 +59,7 @@ def measure(req, books, gaps, targets, out):
         if r.max_gap_s > 0.0:
             longest = max(longest, r.max_gap_s + targets[r.class_id, 3])
         arrived += 1.0 if r.status != FUTURE else 0.0
-        decided += 1.0 if r.owed > 0.0 or r.status >= FINISHED else 0.0
+        decided += 1.0 if r.owed > 0.0 or r.status == FINISHED or r.status >= REJECTED else 0.0
         if r.status >= REJECTED:
             shed += 1.0
         elif r.met > 0.0 and r.on_time >= CLEAN_SHARE * r.owed - 1e-9:

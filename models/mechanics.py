@@ -1,4 +1,4 @@
-"""What an engine does to its requests whatever the policy: arrive, take cache blocks, be preempted, be admitted.
+"""What an engine does to its requests whatever the policy: take cache blocks, give them back, come in, end.
 
 All functions are compiled and change the records of `headway.models.state` in place. The same records serve the exact
 simulator and a live engine: only who says how long a step took differs.
@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import math
 
+from headway.models.cache import evict, hold, let_go, spared
 from headway.models.compiled import compiled, compiled_inline
-from headway.models.goodput import FAILED, RUNNING, WAITING
-from headway.models.state import RELEASED_IDS, RUNNING_IDS, WAITING_IDS
+from headway.models.goodput import ABANDONED, CANCELLED, RUNNING
+from headway.models.heap import push
+from headway.models.state import COMING, RELEASED_IDS, RUNNING_IDS
+
+GATE, BY_CHUNK, IN_FULL = range(3)
+"""How cache blocks are set aside for a newcomer's prompt: asked for in full and taken chunk by chunk, neither, or both."""
+EXACT = 1.0 + 1e-9
+"""A step of exactly the budget is on time whatever the clock's last digit says."""
 
 
 @compiled_inline
-def release(i, r, e, ids):
+def release(i, r, e, ids, units, unit_ids):
     """Give the blocks of a request back to the pool.
 
     Args:
@@ -22,127 +29,111 @@ def release(i, r, e, ids):
         r: its record.
         e: the books.
         ids: id table.
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
     """
-    if r.blocks > 0:
+    if r.blocks + r.shared > 0:
         e.free += r.blocks
         r.blocks = 0
+        if r.shared > 0:
+            let_go(r, e, units, unit_ids)
         ids[RELEASED_IDS, e.n_released] = i
         e.n_released += 1
 
 
+@compiled
+def call_followers(i, req, e, ids, keys):
+    """Whoever waits for the end of a request comes its think time later.
+
+    Args:
+        i: request id that ended.
+        req: requests.
+        e: the books.
+        ids: id table.
+        keys: key table [s].
+    """
+    j = req[i].follower
+    while j >= 0:
+        req[j].arrival_s = e.now_s + req[j].think_s
+        push(keys, ids, COMING, 0, e.n_coming, req[j].arrival_s, j)
+        e.n_coming += 1
+        j = req[j].sibling
+
+
 @compiled_inline
-def end_request(i, r, e, ids, status):
-    """Take a request out of the books.
+def end_request(i, req, e, ids, keys, status):
+    """Take a request out of the books; its blocks are given back beside.
 
     Args:
         i: request id.
-        r: its record.
+        req: requests.
         e: the books.
         ids: id table.
-        status: FINISHED, REJECTED, EXPIRED or FAILED.
+        keys: key table [s].
+        status: FINISHED, REJECTED, ...
     """
-    r.status = status
+    req[i].status = status
     e.done += 1
-    release(i, r, e, ids)
+    if req[i].follower >= 0:
+        call_followers(i, req, e, ids, keys)
 
 
 @compiled
-def arrive(req, e, ids, block, pool, watermark, max_len):
-    """Queue every request that has arrived by now. One that can never fit fails here, where it costs nothing.
+def client_left(r, now_s, ttft_s, itl_s):
+    """How a request ends whose client leaves.
 
     Args:
-        req: requests.
-        e: the books.
-        ids: id table.
-        block: tokens in a cache block [tokens].
-        pool: cache blocks in all.
-        watermark: share of the pool that admission keeps free, in [0, 1).
-        max_len: longest prompt and output [tokens].
-    """
-    usable = pool - math.ceil(watermark * pool)
-    while e.arrived < len(req) and req[e.arrived].arrival_s <= e.now_s:
-        i = e.arrived
-        r = req[i]
-        e.arrived += 1
-        length = r.prompt + r.output
-        if length > max_len or math.ceil(length / block) > usable:
-            end_request(i, r, e, ids, FAILED)
-        else:
-            r.status = WAITING
-            ids[WAITING_IDS, e.tail] = i
-            e.tail += 1
-
-
-@compiled
-def to_front(i, e, ids):
-    """Put a request back in front of the queue.
-
-    Args:
-        i: request id.
-        e: the books.
-        ids: id table.
-    """
-    if e.head == 0:
-        for j in range(e.tail, 0, -1):
-            ids[WAITING_IDS, j] = ids[WAITING_IDS, j - 1]
-        e.head += 1
-        e.tail += 1
-    e.head -= 1
-    ids[WAITING_IDS, e.head] = i
-
-
-@compiled
-def preempt_last(req, e, ids):
-    """Preempt the request admitted last, by recomputation: its blocks come free, its work is to be done again.
-
-    Args:
-        req: requests.
-        e: the books; at least one request runs.
-        ids: id table.
+        r: its record.
+        now_s: [s].
+        ttft_s: target at the engine [s].
+        itl_s: target [s].
 
     Returns:
-        (request id, tokens that its part of this step gives back to the budget).
+        CANCELLED if nothing was late, else ABANDONED.
     """
-    e.n_running -= 1
-    i = ids[RUNNING_IDS, e.n_running]
-    r = req[i]
-    x = r.take
-    r.take = 0.0
-    if x < 0.0:
-        e.n_decode -= 1.0
-        e.kv_read -= r.prompt + r.emitted
-    elif x > 0.0:
-        e.prefill -= x
-        e.pairs -= x * (r.computed + 0.5 * x)
-        e.chunks -= 1.0
-    release(i, r, e, ids)
-    r.computed = 0.0
-    r.goal = r.prompt + r.emitted
-    r.status = WAITING
-    e.preempted += 1
-    to_front(i, e, ids)
-    return i, abs(x)
+    if r.emitted == 0.0:
+        late = now_s > r.arrival_s + ttft_s
+    else:
+        late = r.on_time < r.owed or math.floor((now_s - r.last_s) / itl_s) >= 1.0
+    return ABANDONED if late else CANCELLED
 
 
 @compiled_inline
-def schedule_decode(r, e, block):
+def take_blocks(r, e, need, units):
+    """Take blocks that are known to be free.
+
+    Args:
+        r: record of the request.
+        e: the books.
+        need: how many.
+        units: the prefix cache.
+    """
+    e.free -= need
+    r.blocks += need
+    if e.free < e.n_idle * e.unit_blocks:
+        evict(e, units)
+
+
+@compiled_inline
+def schedule_decode(r, e, block, units):
     """Give a running request one token to decode, with the cache block it may need.
 
     Args:
         r: its record, the prompt computed.
         e: the books.
         block: tokens in a cache block [tokens].
+        units: the prefix cache.
 
     Returns:
         True if done, False if the pool lacks the block.
     """
     length = r.prompt + r.emitted
-    if length > r.blocks * block:
-        need = math.ceil(length / block) - r.blocks
+    held = r.blocks + r.shared * e.unit_blocks
+    if length > held * block:
+        need = math.ceil(length / block) - held
         if need > e.free:
             return False
-        e.free -= need
-        r.blocks += need
+        take_blocks(r, e, need, units)
     r.take = -1.0
     e.n_decode += 1.0
     e.kv_read += length
@@ -150,45 +141,139 @@ def schedule_decode(r, e, block):
 
 
 @compiled_inline
-def schedule_chunk(r, e, x, block, reserve_full, keep_free):
-    """Give a request a chunk of its prompt, with the cache blocks it needs.
+def schedule_chunk(r, e, x, block, units):
+    """Give a running request a chunk of its prompt, with the cache blocks it needs.
 
     Args:
         r: its record.
         e: the books.
         x: chunk [tokens].
         block: tokens in a cache block [tokens].
-        reserve_full: take the blocks of the whole prompt with the first chunk.
-        keep_free: blocks that must stay free.
+        units: the prefix cache.
 
     Returns:
         True if done, False if the pool lacks the blocks.
     """
-    end = r.goal if reserve_full else r.computed + x
-    need = max(math.ceil(end / block) - r.blocks, 0)
-    if need > e.free - keep_free:
+    need = max(math.ceil((r.computed + x) / block) - r.blocks - r.shared * e.unit_blocks, 0)
+    if need > e.free:
         return False
-    e.free -= need
-    r.blocks += need
-    r.take = x
-    e.prefill += x
-    e.pairs += x * (r.computed + 0.5 * x)
-    e.chunks += 1.0
+    take_blocks(r, e, need, units)
+    book_chunk(r, e, x)
     return True
 
 
 @compiled_inline
-def admit(i, r, e, ids):
-    """Move a request from the queue to the running set. Its place in the queue is closed by whoever walks the queue.
+def book_chunk(r, e, x):
+    """Book a chunk into the step's sums.
+
+    Args:
+        r: record of the request.
+        e: the books.
+        x: chunk [tokens].
+    """
+    r.take = x
+    e.prefill += x
+    e.pairs += x * (r.computed + 0.5 * x)
+    e.chunks += 1.0
+
+
+@compiled_inline
+def enter(i, r, e, ids, cap, block, reservation, keep_free, units, unit_ids):
+    """Let a request in from the queue with its first chunk, or with a decode if it comes back with its prompt computed.
 
     Args:
         i: request id.
         r: its record.
-        e: the books.
+        e: the books; `left` holds the tokens left.
         ids: id table.
+        cap: most prompt tokens of one request [tokens].
+        block: tokens in a cache block [tokens].
+        reservation: GATE, BY_CHUNK or IN_FULL.
+        keep_free: blocks that must stay free.
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
+
+    Returns:
+        Tokens it was given [tokens]; 0 if the pool lacks the blocks.
     """
+    found, idle, tokens = 0, 0, 0.0
+    if r.swapped == 0 and r.units > 0 and e.unit_blocks > 0:
+        found, idle, tokens = spared(r, e, block, units, unit_ids)
+    start = r.computed + tokens
+    x = min(r.goal - start, cap, e.left)
+    if x > 0.0:
+        end = r.goal if reservation == IN_FULL else start + x
+    else:
+        end = r.prompt + r.emitted
+    need = max(math.ceil(end / block) - found * e.unit_blocks, r.swapped)
+    whole = max(math.ceil(r.goal / block) - found * e.unit_blocks, need) if reservation == GATE else need
+    if whole + idle * e.unit_blocks > e.free - keep_free:
+        return 0.0
+    if found > 0:
+        hold(r, e, found, units, unit_ids)
+    if r.swapped != 0:
+        e.moved += r.swapped
+        r.swapped = 0
+    else:
+        r.computed = tokens
+        r.hit = tokens
+        if r.admitted_s >= 0.0:
+            e.recomputed -= tokens
+    take_blocks(r, e, need, units)
     r.status = RUNNING
     if not r.admitted_s >= 0.0:
         r.admitted_s = e.now_s
     ids[RUNNING_IDS, e.n_running] = i
     e.n_running += 1
+    if x > 0.0:
+        book_chunk(r, e, x)
+        return x
+    r.take = -1.0
+    e.n_decode += 1.0
+    e.kv_read += r.prompt + r.emitted
+    return 1.0
+
+
+@compiled
+def give_way(place, req, e, ids, swap, units, unit_ids):
+    """Preempt a running request: its blocks come free, and what it had of this step goes back to the budget.
+
+    Args:
+        place: among the running.
+        req: requests.
+        e: the books.
+        ids: id table.
+        swap: keep what was computed outside of the cache, where something was.
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
+
+    Returns:
+        Request id.
+    """
+    i = ids[RUNNING_IDS, place]
+    for k in range(place, e.n_running - 1):
+        ids[RUNNING_IDS, k] = ids[RUNNING_IDS, k + 1]
+    e.n_running -= 1
+    r = req[i]
+    x = r.take
+    r.take = 0.0
+    e.left += abs(x)
+    if x < 0.0:
+        e.n_decode -= 1.0
+        e.kv_read -= r.prompt + r.emitted
+    elif x > 0.0:
+        e.prefill -= x
+        e.pairs -= x * (r.computed + 0.5 * x)
+        e.chunks -= 1.0
+    if swap and r.computed > 0.0:
+        r.swapped = r.blocks + r.shared * e.unit_blocks
+        e.moved += r.swapped
+        e.swapped += r.swapped
+    else:
+        e.recomputed += r.computed
+        r.computed = 0.0
+        r.goal = r.prompt + r.emitted
+    release(i, r, e, ids, units, unit_ids)
+    e.preempted += 1
+    e.gave_way += 1
+    return i

@@ -7,7 +7,8 @@ from typing import final
 
 import numpy as np
 
-from headway.models.generators import CLASSES, GAPS, PROMPTS, Arrivals, draw_classes
+from headway.models.arrivals import Arrivals
+from headway.models.generators import CLASSES, GAPS, PROMPTS, draw_classes
 from headway.models.workload import Workload, WorkloadSource
 
 
@@ -55,9 +56,10 @@ class RecordedLengths(WorkloadSource):
         n = len(self.prompt_tokens)
         low, high = (n - n // 3, n) if heldout else (0, n - n // 3)
         pair = low + np.floor(stream(PROMPTS).random(requests) * (high - low)).astype(np.int64)
-        arrival_s = np.concatenate([[0.0], np.cumsum(self.arrivals.gaps_s(stream(GAPS), requests - 1))])
+        arrived = self.arrivals.arrive(stream(GAPS), requests)
         class_id = draw_classes(self.shares, stream(CLASSES), requests)
-        return Workload(arrival_s, self.prompt_tokens[pair], self.output_tokens[pair], class_id, self.source)
+        drawn = Workload(arrived.arrival_s, self.prompt_tokens[pair], self.output_tokens[pair], class_id, self.source)
+        return dataclasses.replace(drawn, after=arrived.after, think_s=arrived.think_s)
 
     def check(self) -> None:
         """Refuse what cannot be drawn from.

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from headway.models.cache import file_units
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import FINISHED, Outcome, gap_bin, owed_at_cut, tokens_owed
-from headway.models.mechanics import end_request
-from headway.models.state import BOUND_BY_ADMISSION, BOUND_BY_BUDGET, BOUND_BY_KV, BOUND_BY_RUNNING, RUNNING_IDS, State
-
-EXACT = 1.0 + 1e-9
-"""A step of exactly the budget is on time whatever the clock's last digit says."""
+from headway.models.mechanics import EXACT, client_left, end_request, release
+from headway.models.state import BOUND_BY_ADMISSION, BOUND_BY_BUDGET, BOUND_BY_KV, BOUND_BY_RUNNING, GHOSTS, RUNNING_IDS, State
 
 
 @compiled_inline
@@ -41,13 +39,44 @@ def emit(r, now_s, before_s, common_bin, targets, gaps):
         if gap > r.max_gap_s:
             r.max_gap_s = gap
         gaps[c, common_bin if r.last_s == before_s else gap_bin(gap)] += 1
+    if now_s > r.arrival_s + (targets[c, 0] + r.emitted * targets[c, 2]) * EXACT:
+        r.after_deadline += 1.0
     r.emitted += 1.0
-    r.last_s = now_s
+
+
+@compiled
+def emit_degraded(r, now_s, degrade, targets):
+    """Count a token of a degraded request by its own targets; to be called before `last_s` is renewed.
+
+    Args:
+        r: its record, the token emitted.
+        now_s: when [s].
+        degrade: factor on the targets of its class.
+        targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
+    """
+    if r.emitted == 1.0:
+        if now_s - r.arrival_s <= degrade * targets[r.class_id, 0] * EXACT:
+            r.degraded, r.degraded_on = 2, 1.0
+    elif r.degraded == 2 and now_s - r.last_s <= degrade * targets[r.class_id, 1] * EXACT:
+        r.degraded_on += 1.0
+
+
+@compiled
+def keep_before(e):
+    """Keep what was measured of the last step for the one after the next.
+
+    Args:
+        e: the books.
+    """
+    before = e.before
+    before[0], before[1], before[2] = e.last_step_s, e.last_prefill, e.last_decodes
+    before[3] = 1.0 if e.last_bound == BOUND_BY_BUDGET else 0.0
+    before[4], before[5], before[6] = e.last_kv, e.last_pairs, e.last_chunks
 
 
 @compiled_inline
 def count_step(e, step_time_s):
-    """Book the step itself: its duration, what limited it, the rate at which it computed prompts.
+    """Book the step itself: its duration, what limited it, what was measured, the rate at which it computed prompts.
 
     Args:
         e: the books.
@@ -57,6 +86,7 @@ def count_step(e, step_time_s):
     e.settled_s = e.now_s
     e.step += 1
     e.last_step_s, e.last_prefill, e.last_decodes, e.last_bound = step_time_s, e.prefill, e.n_decode, e.bound
+    e.last_kv, e.last_pairs, e.last_chunks = e.kv_read, e.pairs, e.chunks
     if e.bound == BOUND_BY_BUDGET:
         e.by_budget += 1
     elif e.bound == BOUND_BY_RUNNING:
@@ -69,28 +99,78 @@ def count_step(e, step_time_s):
         e.by_none += 1
     e.most_decode, e.most_kv = max(e.most_decode, e.n_decode), max(e.most_kv, e.kv_read)
     e.most_prefill, e.most_pairs = max(e.most_prefill, e.prefill), max(e.most_pairs, e.pairs)
+    e.since_prefill = e.since_prefill + 1 if e.prefill == 0.0 else 0
+    e.moved = 0
     if e.prefill >= 64.0:
         e.rate_tps += 0.02 * (e.prefill / step_time_s - e.rate_tps)
 
 
 @compiled
-def settle(req, books, ids, gaps, step_time_s, targets, next_step):
-    """The step ended: tokens come out, requests end, the books are closed.
+def bury_ghosts(req, e, ids, units, unit_ids):
+    """Give back what those held who rode along after their end.
+
+    Args:
+        req: requests.
+        e: the books.
+        ids: id table.
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
+    """
+    for k in range(e.n_ghosts):
+        i = ids[GHOSTS, k]
+        release(i, req[i], e, ids, units, unit_ids)
+    e.n_ghosts, e.ghost_kv = 0, 0.0
+
+
+@compiled_inline
+def depart(i, r, e, ids, units, unit_ids, ghosts):
+    """Give back what a running request held that ended, or let it ride along once more.
+
+    Args:
+        i: request id.
+        r: its record.
+        e: the books.
+        ids: id table.
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
+        ghosts: whether the scheduler is a step ahead and does not know yet.
+    """
+    if ghosts:
+        ids[GHOSTS, e.n_ghosts] = i
+        e.n_ghosts += 1
+        e.ghost_kv += r.prompt + r.emitted if r.computed >= r.goal else r.computed
+    else:
+        release(i, r, e, ids, units, unit_ids)
+
+
+@compiled
+def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, habits):
+    """The step ended: tokens come out, requests end, clients leave, the books are closed.
 
     Args:
         req: requests, with a composed step.
         books: the engine's.
         ids: id table.
+        keys: key table [s].
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
         gaps: histogram, shape (classes, GAP_BINS).
         step_time_s: how long it took [s].
         targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
-        next_step: the first token comes one decode step after the prompt, not with its last chunk.
+        habits: first token a step after the last chunk, asynchronous (1 or 0 each); factor on degraded targets, 0 for none;
+            tokens in a cache block [tokens]; whether shares are kept (1 or 0), shape (5,).
     """
     e = books[0]
     before_s = e.now_s
+    next_step, ghosts, degrades, shares = habits[0] > 0.0, habits[1] > 0.0, habits[2] > 0.0, habits[4] > 0.0
+    if ghosts:
+        e.seen_s = before_s
+        keep_before(e)
     count_step(e, step_time_s)
-    now_s = e.now_s
+    now_s, step = e.now_s, e.step - 1
     e.n_released = 0
+    if e.n_ghosts > 0:
+        bury_ghosts(req, e, ids, units, unit_ids)
     common = gap_bin(step_time_s)
     kept = 0
     for k in range(e.n_running):
@@ -101,12 +181,27 @@ def settle(req, books, ids, gaps, step_time_s, targets, next_step):
         token = x < 0.0
         if x > 0.0:
             r.computed += x
+            if shares:
+                e.given[r.class_id] += x
+            r.stepped = step
             token = r.computed >= r.goal and not (next_step and r.emitted == 0.0)
+        if e.unit_blocks > 0 and r.shared < r.units:
+            file_units(r, e, habits[3], units, unit_ids)
         if token:
             emit(r, now_s, before_s, common, targets, gaps)
+            if degrades and r.degraded > 0:
+                emit_degraded(r, now_s, habits[2], targets)
+            r.last_s = now_s
+            r.stepped = step
             if r.emitted >= r.output:
-                end_request(i, r, e, ids, FINISHED)
+                depart(i, r, e, ids, units, unit_ids, ghosts)
+                end_request(i, req, e, ids, keys, FINISHED)
                 continue
+        if e.clients > 0 and (now_s > r.arrival_s + r.cancel_s or (r.emitted == 0.0 and now_s > r.arrival_s + r.patience_s)):
+            status = client_left(r, now_s, targets[r.class_id, 0], targets[r.class_id, 2])
+            depart(i, r, e, ids, units, unit_ids, ghosts)
+            end_request(i, req, e, ids, keys, status)
+            continue
         ids[RUNNING_IDS, kept] = i
         kept += 1
     e.n_running = kept
@@ -158,4 +253,10 @@ def outcome_of(s: State, log: np.ndarray) -> Outcome:
         binding=np.array([e["by_none"], e["by_kv"], e["by_running"], e["by_budget"], e["by_admission"]]),
         largest=np.array([e["most_decode"], e["most_kv"], e["most_prefill"], e["most_pairs"]]),
         log=log,
+        degraded=req["degraded"] > 0,
+        degraded_on_time=req["degraded_on"],
+        hit_tokens=req["hit"],
+        recomputed=float(e["recomputed"]),
+        swapped_blocks=float(e["swapped"]),
+        token_late=req["after_deadline"],
     )

@@ -119,9 +119,18 @@ class Target:
             )
 
 
+HABITS = {
+    "reservation": ("gate", "chunk", "full"),
+    "first_token": ("last_chunk", "next_step"),
+    "scheduling": ("sync", "async"),
+    "prefix_cache": ("on", "off"),
+}
+"""Habits in which engines differ, and the forms they have."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the engine can bear, and the two habits in which engines differ. The defaults are vLLM's habits.
+    """What the engine can bear, and the habits in which engines differ. The defaults are vLLM's habits.
 
     Args:
         kv_tokens: size of the KV cache [tokens].
@@ -129,9 +138,13 @@ class Limits:
         max_seqs: start-up limit of requests running at once [requests].
         max_len: longest prompt and output together [tokens].
         max_tokens: start-up limit of tokens in one step [tokens].
-        watermark: share of the cache kept free when a request is admitted; in [0, 1).
-        reservation: "chunk" takes cache blocks for a prompt as its chunks run (vLLM), "full" all before the first.
+        watermark: share of the cache kept free when a request is admitted while others run; in [0, 1).
+        reservation: "chunk" takes cache blocks for a prompt as its chunks run, "full" all before the first; "gate" takes them as
+            the chunks run, and lets a newcomer in only where all would be there (vLLM).
         first_token: "last_chunk" emits in the step of the last chunk (vLLM), "next_step" one decode step later.
+        scheduling: "sync" composes a step when the last has ended; "async" while it runs, one step of dead time.
+        prefix_cache: "on" keeps the blocks of prompts for others that begin alike, "off" does not.
+        swap_block_s: to move one block out of the cache or back [s]; the default is 2 MB at 20 GB/s.
     """
 
     kv_tokens: int
@@ -140,8 +153,11 @@ class Limits:
     max_len: int = 131072
     max_tokens: int = 8192
     watermark: float = 0.0
-    reservation: str = "chunk"
+    reservation: str = "gate"
     first_token: str = "last_chunk"
+    scheduling: str = "sync"
+    prefix_cache: str = "on"
+    swap_block_s: float = 1e-4
 
     @property
     def blocks(self) -> int:
@@ -161,7 +177,8 @@ class Limits:
             raise ValueError(f"kv_tokens must hold at least one block of {self.block_tokens} tokens, got {self.kv_tokens}")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be in [0, 1), got {self.watermark:g}; write 0.01 for 1 %")
-        if self.reservation not in ("chunk", "full"):
-            raise ValueError(f"reservation must be 'chunk' or 'full', got {self.reservation!r}")
-        if self.first_token not in ("last_chunk", "next_step"):
-            raise ValueError(f"first_token must be 'last_chunk' or 'next_step', got {self.first_token!r}")
+        if not 0 <= self.swap_block_s < 10:
+            raise ValueError(f"swap_block_s must be in [0, 10) seconds, got {self.swap_block_s:g}; write 1e-4 for a tenth of a millisecond")
+        for name, forms in HABITS.items():
+            if getattr(self, name) not in forms:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, forms))}, got {getattr(self, name)!r}")

@@ -11,31 +11,56 @@ from typing import NamedTuple
 import numpy as np
 
 from headway.models.goodput import GAP_BINS
+from headway.models.workload import Workload
 
 LAW_STATE = 8
 """Numbers of state that any law may keep."""
 REQUEST = np.dtype(
     [
-        ("arrival_s", "f8"),  # [s]
+        # what every step of a running request touches: two cache lines
+        ("take", "f8"),  # tokens in this step: a chunk, -1 for a decode, 0 for nothing
+        ("computed", "f8"),  # of the goal, computed so far
+        ("goal", "f8"),  # tokens to compute before it decodes: the prompt, after a preemption also what it had emitted
         ("prompt", "f8"),  # prompt tokens
+        ("emitted", "f8"),  # tokens emitted
+        ("blocks", "i8"),  # cache blocks held alone
         ("output", "f8"),  # tokens to emit: ends a request, and fails one at the door that can never fit; unknown to order and triage
         ("class_id", "i8"),  # index into the targets
-        ("goal", "f8"),  # tokens to compute before it decodes: the prompt, after a preemption also what it had emitted
-        ("computed", "f8"),  # of them, computed so far
-        ("emitted", "f8"),  # tokens emitted
-        ("blocks", "i8"),  # cache blocks held
         ("last_s", "f8"),  # time of its last token [s]
-        ("ttft_s", "f8"),  # NaN until the first token [s]
         ("met", "f8"),  # 1 if the first token was on time
         ("on_time", "f8"),  # tokens on time
         ("owed", "f8"),  # tokens owed
         ("max_gap_s", "f8"),  # longest gap [s]
+        ("arrival_s", "f8"),  # [s]
+        ("stepped", "i8"),  # step that gave its last token or chunk
+        ("shared", "i8"),  # leading prompt units held together with others
+        # what is touched when it comes, waits and goes
         ("status", "i8"),  # see headway.models.goodput
+        ("ttft_s", "f8"),  # NaN until the first token [s]
         ("admitted_s", "f8"),  # when it was first admitted, NaN until then [s]
-        ("take", "f8"),  # tokens in this step: a chunk, -1 for a decode, 0 for nothing
+        ("key_s", "f8"),  # by which it waits in the queue [s]
+        ("leave_s", "f8"),  # when triage or its client may end its wait [s]
+        ("place", "i8"),  # among those who wait
+        ("behind", "i8"),  # 1 while it ranks behind the feasible
+        ("degraded", "i8"),  # 1 once it got its own targets, 2 if its first token was on time by them
+        ("hit", "f8"),  # prompt tokens that the prefix cache spares it: as estimated while it waits, as found on admission
+        ("swapped", "i8"),  # cache blocks moved out
+        ("units", "i8"),  # prompt units with a hash
+        ("first_unit", "i8"),  # the first of them among all ids
+        ("patience_s", "f8"),  # from arrival to when its client leaves without a first token; infinite for never [s]
+        ("cancel_s", "f8"),  # from arrival to when its client closes the stream; infinite for never [s]
+        ("after", "i8"),  # whose end it waits for, -1 for nobody's
+        ("think_s", "f8"),  # from then to its arrival [s]
+        ("follower", "i8"),  # first of those that wait for its end, -1 for none
+        ("sibling", "i8"),  # next one that waits for the same end, -1 for none
+        ("after_deadline", "f8"),  # tokens later than arrival + ttft + j itl
+        ("degraded_on", "f8"),  # tokens on time by its degraded targets
     ]
 )
 """What is known of one request."""
+
+UNIT = np.dtype([("cached", "i8"), ("holders", "i8"), ("older", "i8"), ("newer", "i8")])
+"""A prompt unit in the prefix cache; those that nobody holds form a list by age, with the last record as its ends."""
 
 OUTLOOK_BINS = 144
 """Bins of output lengths: one per token up to 16, then eight to every doubling, up to a million tokens."""
@@ -46,33 +71,67 @@ EXPECTED, EXPECTED_KV, VARIANCE, ALL_STAY, CENSORED, EXPOSED, SEEN, ALIVE = rang
 latter, cache tokens if nobody ends. One column per bin: running requests that are in it, and requests that were watched
 through it, both scratch; then for every class outputs that ended in it, and the probability to reach it."""
 
+MOST_CLASSES = 16
+"""Classes that the scheduler can tell apart."""
+SEEN_SIGNALS = 7
+"""Numbers measured of a step."""
+
 BOOKS = np.dtype(
     [
         ("now_s", "f8"),
         ("settled_s", "f8"),  # end of the last step [s]
-        ("arrived", "i8"),  # requests that have arrived
+        ("seen_s", "f8"),  # time up to which an asynchronous scheduler sees arrivals [s]
+        ("arrived", "i8"),  # rows passed in search of open arrivals
         ("done", "i8"),  # requests that have ended
         ("n_running", "i8"),
-        ("head", "i8"),  # the queue is ids[WAITING_IDS, head:tail]
+        ("n_waiting", "i8"),
+        ("head", "i8"),  # in stock order the queue is ids[WAITING_IDS, head:tail], with holes where somebody left
         ("tail", "i8"),
         ("n_released", "i8"),
-        ("stale", "i8"),  # places in the queue of requests that were admitted and not yet closed up
-        ("free", "i8"),  # free cache blocks
+        ("n_leaving", "i8"),  # entries of heaps
+        ("n_coming", "i8"),
+        ("n_unfinished", "i8"),
+        ("n_stashed", "i8"),
+        ("n_ghosts", "i8"),  # requests that ended in the last step of an asynchronous engine
+        ("ghost_kv", "f8"),  # what they read once more [tokens]
+        ("free", "i8"),  # free cache blocks, idle units included
+        ("unit_blocks", "i8"),  # blocks of a prompt unit, 0 without a prefix cache
+        ("n_idle", "i8"),  # cached units that nobody holds
+        ("clients", "i8"),  # 1 if clients may leave
         ("preempted", "i8"),
+        ("recomputed", "f8"),  # tokens computed again after a preemption
+        ("swapped", "i8"),  # blocks moved out
+        ("moved", "i8"),  # blocks moved out or in since the last step ended
         ("step", "i8"),
         ("stalled", "i8"),  # 1 if there was work and no step: a fault
         ("bound", "i8"),  # what limits the step being composed
         ("last_bound", "i8"),  # what limited the last one
-        ("rate_tps", "f8"),  # prefill rate lately measured [tokens/s]
-        ("last_step_s", "f8"),  # duration of the last step [s]
+        ("last_step_s", "f8"),  # what was measured of the last step: its duration [s]
         ("last_prefill", "f8"),
         ("last_decodes", "f8"),
+        ("last_kv", "f8"),
+        ("last_pairs", "f8"),
+        ("last_chunks", "f8"),
+        ("rate_tps", "f8"),  # prefill rate lately measured [tokens/s]
+        ("used_tps", "f8"),  # prefill rate that estimates use [tokens/s]
+        ("carried", "f8"),  # prompt tokens that a step carries by it [tokens]
         ("n_decode", "f8"),  # sums of the step being composed
         ("kv_read", "f8"),
         ("prefill", "f8"),
         ("pairs", "f8"),
         ("chunks", "f8"),
+        ("left", "f8"),  # tokens left of its budget
         ("token_budget", "f8"),
+        ("closed", "i8"),  # 1 once nobody new may come in
+        ("blocked", "i8"),  # newcomers that lacked blocks
+        ("held", "i8"),  # 1 if admission held somebody back
+        ("cut", "i8"),  # 1 if the budget cut a prompt
+        ("unserved", "i8"),  # decodes that were due and got no token
+        ("gave_way", "i8"),  # preemptions
+        ("prompts", "i8"),  # running prompts that are not computed yet
+        ("pending", "i8"),  # prompts that want tokens
+        ("since_prefill", "i8"),  # steps since one carried prompt tokens
+        ("oldest", "i8"),  # steps since the last token of the decode that waits longest
         ("most_decode", "f8"),  # largest sums of any step
         ("most_kv", "f8"),
         ("most_prefill", "f8"),
@@ -86,13 +145,23 @@ BOOKS = np.dtype(
         ("learned", "i8"),  # step up to which the outlook knows whose output ended
         ("outlook_until", "i8"),  # step from which the outlook is to be made anew
         ("outlook_preempted", "i8"),  # preemptions when it was made
+        ("before", "f8", (SEEN_SIGNALS,)),  # the last but one, where the scheduler is a step ahead
+        ("heap_at", "i8", (MOST_CLASSES + 1,)),  # where each class's heaps begin
+        ("n_feasible", "i8", (MOST_CLASSES,)),  # entries of its heaps
+        ("n_behind", "i8", (MOST_CLASSES,)),
+        ("waiting_of", "i8", (MOST_CLASSES,)),  # who waits, per class
+        ("pending_of", "i8", (MOST_CLASSES,)),  # prompts that wanted tokens, per class
+        ("deficit", "f8", (MOST_CLASSES,)),  # tokens that a class is behind its share
+        ("given", "f8", (MOST_CLASSES,)),  # prompt tokens in this step, per class
         ("outlook", "f8", (SEEN + 2 * OUTLOOK_CLASSES, OUTLOOK_BINS)),  # here, and not beside, an array costs the step no time
     ]
 )
 """The engine's books."""
 
-RUNNING_IDS, WAITING_IDS, RELEASED_IDS, HEAP_IDS = range(4)
-"""Rows of the id table: in order of admission; in order of arrival, preempted ones in front; freed; candidates."""
+(RUNNING_IDS, WAITING_IDS, RELEASED_IDS, FEASIBLE, BEHIND, LEAVING, COMING, UNFINISHED, STASH, GHOSTS, ID_ROWS) = range(11)
+"""Rows of the id table: in order of admission; who waits; whose blocks came free; and heaps whose keys stand in the same row of
+the key table: feasible and deferred requests per class, when somebody's wait may end, who comes after somebody's end, running
+prompts; then newcomers that lacked blocks, and who ended in the last step of an asynchronous engine."""
 
 BOUND_BY_NONE, BOUND_BY_KV, BOUND_BY_RUNNING, BOUND_BY_BUDGET, BOUND_BY_ADMISSION = range(5)
 """What limited a step."""
@@ -102,10 +171,12 @@ class State(NamedTuple):
     """A run in progress.
 
     Args:
-        req: one record per request in order of arrival, shape (n,), dtype REQUEST.
+        req: one record per request, shape (n,), dtype REQUEST.
         books: the engine's, shape (1,), dtype BOOKS.
-        ids: running, waiting, released and candidate request ids, shape (4, 2n + 2), int64.
-        keys: sort keys of the candidates, shape (n,) [s].
+        ids: request ids by row, shape (ID_ROWS, 2n + 2 + MOST_CLASSES), int64.
+        keys: keys of the heaps, shape as ids [s].
+        units: the prefix cache, shape (units + 1,), dtype UNIT.
+        unit_ids: hash ids of all requests' prompt units, shape (k,), int64.
         law: state of the law, shape (LAW_STATE,).
         gaps: histogram of gaps, shape (classes, GAP_BINS), int64.
     """
@@ -114,32 +185,58 @@ class State(NamedTuple):
     books: np.ndarray
     ids: np.ndarray
     keys: np.ndarray
+    units: np.ndarray
+    unit_ids: np.ndarray
     law: np.ndarray
     gaps: np.ndarray
 
 
-def new_state(
-    arrival_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, class_id: np.ndarray, n_classes: int, n_blocks: int, rate_tps: float
-) -> State:
+def new_state(workload: Workload, n_classes: int, *, blocks: int, block_tokens: int, caching: bool = True, rate_tps: float = 1.0) -> State:
     """State of an idle engine before the first arrival.
 
     Args:
-        arrival_s: ascending, shape (n,) [s].
-        prompt: shape (n,) [tokens].
-        output: shape (n,) [tokens].
-        class_id: shape (n,).
+        workload: requests.
         n_classes: number of classes.
-        n_blocks: cache blocks in the pool.
+        blocks: cache blocks in the pool.
+        block_tokens: tokens in a block [tokens].
+        caching: whether prompts that begin alike share blocks.
         rate_tps: prefill rate to assume until one is measured [tokens/s].
 
     Returns:
         State.
+
+    Raises:
+        ValueError: a prompt unit that is no whole number of blocks.
     """
-    n = len(arrival_s)
+    n, w = len(workload), workload
     req, books = np.zeros(n, REQUEST), np.zeros(1, BOOKS)
-    req["arrival_s"], req["prompt"], req["output"], req["class_id"], req["goal"] = arrival_s, prompt, output, class_id, prompt
+    req["arrival_s"], req["prompt"], req["output"], req["class_id"] = w.arrival_s, w.prompt_tokens, w.output_tokens, w.class_id
+    req["goal"] = req["prompt"]
     req["ttft_s"], req["admitted_s"] = np.nan, np.nan
-    books["free"], books["rate_tps"], books["last_step_s"] = n_blocks, rate_tps, np.nan
-    return State(
-        req, books, np.zeros((4, 2 * n + 2), np.int64), np.zeros(n), np.zeros(LAW_STATE), np.zeros((n_classes, GAP_BINS), np.int64)
-    )
+    req["patience_s"] = np.inf if w.patience_s is None else w.patience_s
+    req["cancel_s"] = np.inf if w.cancel_s is None else w.cancel_s
+    req["after"], req["follower"], req["sibling"] = -1, -1, -1
+    if w.after is not None:
+        req["after"], req["think_s"] = w.after, 0.0 if w.think_s is None else w.think_s
+        for i in np.flatnonzero(w.after >= 0)[::-1]:
+            req["sibling"][i], req["follower"][w.after[i]] = req["follower"][w.after[i]], i
+    books["free"], books["rate_tps"], books["last_step_s"], books["before"][:, 0] = blocks, rate_tps, np.nan, np.nan
+    books["since_prefill"] = 1 << 40
+    books["clients"] = bool(np.isfinite(req["patience_s"]).any() or np.isfinite(req["cancel_s"]).any())
+    counts = np.bincount(np.asarray(w.class_id, np.int64), minlength=MOST_CLASSES)[:MOST_CLASSES]
+    books["heap_at"][0, 1:] = np.cumsum(2 * counts + 1)
+    units, unit_ids = np.zeros(1, UNIT), np.zeros(0, np.int64)
+    if w.prefix is not None and caching:
+        if w.prefix.unit_tokens % block_tokens != 0:
+            raise ValueError(
+                f"a prompt unit of {w.prefix.unit_tokens} tokens is no whole number of cache blocks of {block_tokens}; "
+                "choose a block that divides it, or prefix_cache='off'"
+            )
+        unit_ids = np.asarray(w.prefix.ids, np.int64)
+        units = np.zeros(int(unit_ids.max(initial=-1)) + 2, UNIT)
+        req["first_unit"], req["units"] = w.prefix.start[:-1], np.diff(w.prefix.start)
+        books["unit_blocks"] = w.prefix.unit_tokens // block_tokens
+    units["older"], units["newer"] = len(units) - 1, len(units) - 1
+    width = 2 * n + 2 + MOST_CLASSES
+    ids, keys = np.zeros((ID_ROWS, width), np.int64), np.zeros((ID_ROWS, width))
+    return State(req, books, ids, keys, units, unit_ids, np.zeros(LAW_STATE), np.zeros((n_classes, GAP_BINS), np.int64))

@@ -56,7 +56,9 @@ def laws(plant: Plant) -> dict[str, Controller]:
         "balanced": BalancedLaw(),
         "feedforward": FeedforwardLaw(plant),
         "tracker": TrackerLaw(plant),
-        "pi in quanta": PILaw(margin=0.3, kp=0.4, ki=0.02, kt=0.1, slope_s_per_token=2e-5, most_tokens=700.0, quantum_tokens=32.0),
+        "pi in quanta": PILaw(
+            0.3, kp=0.4, ki=0.02, kt=0.1, slope_s_per_token=2e-5, slew_tokens=90.5, most_tokens=700.0, quantum_tokens=32.0
+        ),
         "feedforward in quanta": FeedforwardLaw(plant, quantum_tokens=48.0),
         "tracker in quanta": TrackerLaw(plant, quantum_tokens=64.7, margin=0.1),
     }

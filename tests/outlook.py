@@ -32,8 +32,9 @@ class Stream:
 class Outlook:
     """What admission expects of those who run, and knows of how long outputs are."""
 
-    def __init__(self, policy: Policy, limits: Limits, decode_time_s: Callable[[float, float], float]) -> None:
+    def __init__(self, policy: Policy, limits: Limits, kinds: int, decode_time_s: Callable[[float, float], float]) -> None:
         self.policy, self.decode_time_s, self.block = policy, decode_time_s, limits.block_tokens
+        self.kinds = kinds
         self.usable = limits.blocks - math.ceil(limits.watermark * limits.blocks)
         self.horizon = [policy.lookahead_steps * k / 7 for k in range(8)] if policy.admission == "lookahead" else [0.0]
         self.ended: dict[int, list[int]] = {}
@@ -42,9 +43,10 @@ class Outlook:
         self.gone: list[Stream] = []
         self.made_at, self.preempted = -math.inf, 0
 
-    def end(self, stream: Stream, step: int) -> None:
-        """An output ended with the step before `step`; it leaves as it stood when the outlook was made."""
-        self.ended.setdefault(stream.kind, []).append(stream.emitted)
+    def end(self, stream: Stream, step: int, *, learned: bool) -> None:
+        """An output ended with the step before `step`, or its client left: it leaves as it stood when the outlook was made."""
+        if learned:
+            self.ended.setdefault(stream.kind, []).append(stream.emitted)
         if self.survival:
             since = min(step - int(self.made_at), stream.emitted)
             self.gone.append(Stream(stream.context - since, stream.emitted - since, stream.kind))
@@ -53,7 +55,7 @@ class Outlook:
         if step - self.made_at >= 16 or preempted != self.preempted or not running:
             self.made_at, self.preempted = step, preempted
             self.streams, self.gone = running, []
-            self.survival = {kind: self.estimate(kind) for kind in range(8)}
+            self.survival = {kind: self.estimate(kind) for kind in range(self.kinds)}
 
     def assumed(self, tokens: int) -> float:
         return 1 / (1 + (max(tokens - 1, 0) / self.policy.prior_output_tokens) ** 2)

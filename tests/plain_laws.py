@@ -35,5 +35,5 @@ class Law:
             error = (setpoint_s - step_time_s) / law.slope_s_per_token
             self.integral += law.ki * error
             wanted = self.integral + law.kp * error
-            self.u = min(max(wanted, 0), law.most_tokens)
+            self.u = min(max(wanted, self.u - law.slew_tokens, 0), self.u + law.slew_tokens, law.most_tokens)
             self.integral += law.kt * (self.u - wanted)

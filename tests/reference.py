@@ -1,16 +1,15 @@
-"""A second scheduler and a second goodput, for the tests alone: written from what the documentation says, not from the kernels.
+"""A second engine in silico and a second goodput, for the tests alone: written from docs/engine.md, not from the kernels.
 
-Lists, dictionaries and plain numbers; every queue is walked, every sum is taken anew; a request's tokens are kept as a list of
-times and judged at the end. It is slow and means to be obvious. Shared with the kernels are only the values of policies,
-targets, limits and laws, and `prefill_rate_tps`, the estimate from which a run starts.
+Lists, dictionaries and plain numbers; every queue is walked, every sum is taken anew. It is slow and means to be obvious. Shared
+with the kernels are only the values of policies, targets, limits and laws, and `prefill_rate_tps`, the estimate from which a run
+starts. The requests are in reference_requests, the cache in reference_cache, keys and shares in reference_order, and how one step
+is put together in reference_composition.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from headway.controllers.policy import prefill_rate_tps
@@ -18,41 +17,14 @@ from headway.controllers.simulator import Candidate
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target
 from headway.models.workload import Workload
-from tests.outlook import Outlook, Stream
+from tests.outlook import Outlook
 from tests.plain_laws import Law
+from tests.reference_cache import Cache
+from tests.reference_composition import Composition
+from tests.reference_order import Order
+from tests.reference_requests import STATUS, Request, judge, requests_of
 
-STATUS = ("future", "waiting", "running", "finished", "rejected", "expired", "failed")
-"""In the order of the numbers in headway.models.goodput."""
-
-
-@dataclasses.dataclass(eq=False)
-class Request:
-    """One request. `to_compute` is the prompt, and after a preemption also what it had emitted."""
-
-    number: int
-    arrival_s: float
-    prompt: int
-    output: int
-    target: Target
-    kind: int
-    to_compute: int
-    computed: int = 0
-    blocks: int = 0
-    begun: bool = False
-    status: str = "future"
-    token_times_s: list[float] = dataclasses.field(default_factory=list)
-
-    @property
-    def emitted(self) -> int:
-        return len(self.token_times_s)
-
-    @property
-    def stream(self) -> Stream:
-        return Stream(self.prompt + self.emitted, self.emitted, self.kind)
-
-    @property
-    def decodes(self) -> bool:
-        return self.computed >= self.to_compute
+__all__ = ["STATUS", "Reference", "Request", "Verdict", "judge"]
 
 
 @dataclasses.dataclass
@@ -74,226 +46,83 @@ class Reference:
     def __init__(
         self, identified: IdentifiedPlant, candidate: Candidate, workload: Workload, targets: tuple[Target, ...], limits: Limits
     ) -> None:
-        rows = zip(workload.arrival_s, workload.prompt_tokens, workload.output_tokens, workload.class_id, strict=True)
-        self.requests = [Request(i, float(a), int(p), int(o), targets[c], int(c), int(p)) for i, (a, p, o, c) in enumerate(rows)]
+        self.requests = requests_of(workload, targets)
         self.coefficients = {name: c.value for name, c in identified.plant.coefficients().items()}
         self.policy, self.law, self.limits = candidate.policy, Law(candidate.law), limits
         self.budget_s = min(t.budget_s for t in targets)
         self.setpoint_s = (1 - candidate.law.setpoint_margin) * self.budget_s
-        self.rate_tps = prefill_rate_tps(identified.plant, self.setpoint_s, limits.max_tokens)
-        self.chunk_cap = math.floor(self.policy.chunk_tokens) or 10**9
         self.running_limit = min(math.floor(self.policy.running_limit), limits.max_seqs)
-        self.kept_free = math.ceil(limits.watermark * limits.blocks)
+        self.cache = Cache(self.requests, limits, workload.prefix)
+        rate_tps = prefill_rate_tps(identified.plant, self.setpoint_s, limits.max_tokens)
+        self.order = Order(self.policy, limits, self.cache, self.setpoint_s, rate_tps)
+        self.outlook = Outlook(self.policy, limits, len(targets), self.decode_time_s)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.takes: dict[Request, tuple[str, int]] = {}
+        self.ghosts: list[Request] = []
         self.steps: list[dict] = []
-        self.now_s, self.preempted, self.jams = 0.0, 0, 0
-        self.outlook = Outlook(self.policy, limits, self.decode_time_s)
+        self.started_s = 0.0
+        self.now_s, self.preempted, self.jams, self.moved_blocks = 0.0, 0, 0, 0
 
-    # cache
+    @property
+    def asynchronous(self) -> bool:
+        return self.limits.scheduling == "async"
 
-    def free_blocks(self) -> int:
-        free = self.limits.blocks - sum(r.blocks for r in self.requests)
-        assert free >= 0
-        return free
+    def end(self, r: Request, status: str, *, ghost: bool = False) -> None:
+        """A request ends; whoever follows it knows now when to arrive. A ghost keeps its blocks for a step."""
+        r.status, r.ended_s = status, self.now_s
+        for follower in self.requests:
+            if follower.after == r.number:
+                follower.arrival_s = self.now_s + follower.think_s
+        if ghost:
+            self.ghosts.append(r)
+        else:
+            self.cache.release(r)
 
-    def blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self.limits.block_tokens)
-
-    def take_blocks(self, r: Request, tokens: int, keep: int = 0) -> bool:
-        """Blocks for the first `tokens` tokens of a request, unless the pool lacks them."""
-        more = max(self.blocks_for(tokens) - r.blocks, 0)
-        if more > self.free_blocks() - keep:
-            return False
-        r.blocks += more
-        return True
-
-    def preempt_last(self) -> Request:
-        """The request admitted last gives everything back and goes to the front of the queue."""
-        r = self.running.pop()
-        self.takes.pop(r, None)
-        r.blocks, r.computed, r.to_compute, r.status = 0, 0, r.prompt + r.emitted, "waiting"
-        self.waiting.insert(0, r)
-        self.preempted += 1
-        return r
-
-    def give_or_preempt(self, r: Request, give: Callable[[], bool]) -> bool:
-        """Give a running request its part, preempting from the back until the blocks are there; False if it went itself."""
-        while not give():
-            if self.preempt_last() is r:
-                return False
-        return True
-
-    # what a request can be given
-
-    def give_decode(self, r: Request) -> bool:
-        if not self.take_blocks(r, r.prompt + r.emitted):
-            return False
-        self.takes[r] = ("decode", 1)
-        return True
-
-    def give_chunk(self, r: Request, tokens: int) -> bool:
-        if not self.take_blocks(r, r.computed + tokens):
-            return False
-        self.takes[r] = ("chunk", tokens)
-        return True
-
-    def let_in(self, r: Request) -> bool:
-        """Whether admission, beyond the running limit and the cache of now, lets a request in."""
-        if self.policy.admission == "none":
-            return True
-        self.outlook.renew(len(self.steps), self.preempted, [q.stream for q in self.running])
-        return self.outlook.admits(r.stream, self.setpoint_s, len(self.running))
-
-    def admit(self, r: Request, tokens: int) -> bool:
-        in_full = self.limits.reservation == "full"
-        if not self.take_blocks(r, r.to_compute if in_full else tokens, self.kept_free):
-            return False
-        self.waiting.remove(r)
-        self.running.append(r)
-        r.status, r.begun = "running", True
-        self.outlook.join(r.stream)
-        self.takes[r] = ("chunk", tokens)
-        return True
-
-    def end(self, r: Request, status: str) -> None:
-        r.status, r.blocks = status, 0
+    def bury(self) -> None:
+        """The ghosts of the last step give their blocks back."""
+        for r in self.ghosts:
+            self.cache.release(r)
+        self.ghosts = []
 
     # one step
 
-    def arrive(self) -> None:
-        for r in self.requests:
-            if r.status == "future" and r.arrival_s <= self.now_s:
-                most = self.blocks_for(r.prompt + r.output)
-                if r.prompt + r.output > self.limits.max_len or most > self.limits.blocks - self.kept_free:
-                    self.end(r, "failed")
-                else:
-                    r.status = "waiting"
-                    self.waiting.append(r)
+    def arrive(self, seen_s: float) -> None:
+        """Everyone who has arrived by `seen_s`, in order of arrival, ties open arrivals first, then by number."""
+        while come := [r for r in self.requests if r.status == "future" and r.arrival_s <= seen_s]:
+            r = min(come, key=lambda r: (r.arrival_s, r.after >= 0, r.number))
+            length = r.prompt + r.output
+            if length > self.limits.max_len or self.cache.blocks_for(length) > self.limits.blocks:
+                self.end(r, "failed")
+                continue
+            r.status = "waiting"
+            self.order.look_up(r)
+            self.waiting.append(r)
 
-    def shed(self) -> None:
+    def leave(self) -> None:
+        """Clients whose time has run out leave the queue; triage acts on those that were never begun."""
         for r in list(self.waiting):
-            if r.begun:
-                continue
-            if self.policy.triage == "reject" and self.infeasible(r):
+            status = r.leaves(self.now_s) if r.has_left(self.now_s) else ""
+            if not status and not r.begun:
+                status = self.order.turned_away(r, self.now_s)
+            if status:
                 self.waiting.remove(r)
-                self.end(r, "rejected")
-            elif self.policy.triage == "timeout" and self.now_s - r.arrival_s > self.policy.timeout * r.target.first_token_s:
-                self.waiting.remove(r)
-                self.end(r, "expired")
+                self.end(r, status)
 
-    def slack_s(self, r: Request) -> float:
-        carried = max(1, min(self.chunk_cap, self.rate_tps * self.setpoint_s, self.limits.max_tokens))
-        steps = math.ceil((r.to_compute - r.computed) / carried) + (self.limits.first_token == "next_step")
-        deadline_s = r.arrival_s + r.target.first_token_s
-        return deadline_s - (self.now_s + self.policy.estimate * steps * self.setpoint_s)
+    def seen_step(self) -> dict | None:
+        """The step whose measurement the law has: the last, or with asynchronous scheduling the one before it."""
+        lag = 2 if self.asynchronous else 1
+        return self.steps[-lag] if len(self.steps) >= lag else None
 
-    def infeasible(self, r: Request) -> bool:
-        return self.slack_s(r) < -self.policy.tolerance * r.target.first_token_s
+    def due(self, r: Request) -> bool:
+        """Whether its stride has passed."""
+        return len(self.steps) - r.stepped >= self.order.stride(r)
 
-    def key(self, r: Request) -> tuple:
-        """Sorts first who goes first: streams that broke off, then the feasible, then the deferred; ties by arrival."""
-        if r.emitted:
-            return (0, r.arrival_s, r.number)
-        rank = 2 if self.policy.triage == "defer" and self.infeasible(r) else 1
-        if self.policy.order == "edf":
-            return (rank, r.arrival_s + r.target.first_token_s, r.number)
-        return (rank, self.slack_s(r) - self.policy.aging_rate * (self.now_s - r.arrival_s), r.number)
-
-    def compose(self) -> None:
-        ready = sum(r.decodes for r in self.running)
-        asked = self.law.budget(self.steps[-1] if self.steps else None, ready, self.budget_s)
-        self.token_budget = min(math.floor(asked), self.limits.max_tokens)
-        before = self.preempted
-        while True:
-            self.takes = {}
-            if self.policy.order == "fcfs":
-                self.compose_stock(before)
-            else:
-                self.compose_by_key(before)
-            if self.takes:
-                return
-            # Unfinished prompts hold all blocks between them and none can go on: the last of them gives way to the others.
-            assert len(self.running) > 1, "an engine that could work stands still"
-            self.preempt_last()
-            self.jams += 1
-
-    def left(self) -> int:
-        return self.token_budget - sum(tokens for _, tokens in self.takes.values())
-
-    def compose_stock(self, before: int) -> None:
-        """Running requests in order of admission, then the queue in order until something does not fit.
-
-        A step in which somebody was preempted (more preemptions than `before` it) admits nobody.
-        """
-        cut, limit = False, "none"
-        for r in list(self.running):
-            if r not in self.running:
-                break
-            if self.left() < 1:
-                cut = True
-                break
-            if r.decodes:
-                alive = self.give_or_preempt(r, lambda r=r: self.give_decode(r))
-            else:
-                tokens = min(r.to_compute - r.computed, self.chunk_cap, self.left())
-                cut = cut or self.left() == tokens < r.to_compute - r.computed
-                alive = self.give_or_preempt(r, lambda r=r, tokens=tokens: self.give_chunk(r, tokens))
-            if not alive:
-                break
-        if self.preempted > before:
-            self.limit = "kv"
-            return
-        while self.waiting and self.left() >= 1:
-            if len(self.running) >= self.running_limit:
-                limit = "running"
-                break
-            r, left = self.waiting[0], self.left()
-            if not self.let_in(r):
-                limit = "deferred"
-                break
-            tokens = min(r.to_compute, self.chunk_cap, left)
-            if not self.admit(r, tokens):
-                limit = "kv"
-                break
-            cut = cut or left == tokens < r.to_compute
-        self.limit = "budget" if limit == "none" and self.left() < 1 and (cut or self.waiting) else limit
-
-    def compose_by_key(self, before: int) -> None:
-        """Decodes first, then prompts by key; a step in which somebody was preempted admits nobody."""
-        for r in list(self.running):
-            if r not in self.running or self.left() < 1:
-                break
-            if r.decodes and not self.give_or_preempt(r, lambda r=r: self.give_decode(r)):
-                break
-        preempted = self.preempted > before
-        prompts = [r for r in self.running if not r.decodes]
-        prompts = sorted(prompts + ([] if preempted else self.waiting), key=self.key)
-        limit, cut, in_vain, closed, untried = "none", False, 0, False, list(prompts)
-        while untried and self.left() >= 1:
-            r, left = untried.pop(0), self.left()
-            fresh = r in self.waiting
-            if fresh and len(self.running) >= self.running_limit:
-                limit = "running"
-                continue
-            if fresh and not closed and not self.let_in(r):
-                limit, closed = "deferred", True
-            if fresh and closed:  # a prompt that was begun lacks blocks, or one was held back: nobody new comes in
-                continue
-            rest = r.to_compute - r.computed
-            tokens = min(rest, self.chunk_cap, left)
-            if self.admit(r, tokens) if fresh else self.give_chunk(r, tokens):
-                cut = cut or left == tokens < rest
-                continue
-            limit, in_vain, closed = "kv", in_vain + 1, closed or not fresh
-            if in_vain >= 8 and all(q in self.waiting for q in untried):
-                break
-        unserved = any(r.decodes and r not in self.takes for r in self.running)
-        full = limit in ("none", "deferred") and self.left() < 1
-        self.limit = "budget" if full and (cut or untried or unserved) else limit
-        if preempted:
-            self.limit = "kv"
+    def compose(self) -> Composition:
+        ready = sum(r.decodes and self.due(r) for r in self.running) + len(self.ghosts)
+        asked = self.law.budget(self.seen_step(), ready, self.budget_s)
+        step = Composition(self, min(math.floor(asked), self.limits.max_tokens))
+        step.compose()
+        return step
 
     def decode_time_s(self, n: float, kv: float) -> float:
         none = dict.fromkeys(("prefill_tokens", "prefill_pairs", "prefill_requests"), 0)
@@ -311,82 +140,78 @@ class Reference:
         noise = factors[1] if mixed else factors[0]
         return y * float(noise[k % len(noise)])
 
-    def step(self, factors: tuple) -> None:
-        chunks = [(r, n) for r, (kind, n) in self.takes.items() if kind == "chunk"]
-        decodes = [r for r, (kind, _) in self.takes.items() if kind == "decode"]
+    def execute(self, step: Composition, factors: tuple) -> None:
+        """The step takes its time, ghosts and swaps included, and is settled."""
+        chunks = {r: n for r, (kind, n) in step.takes.items() if kind == "chunk"}
+        decodes = [r for r, (kind, _) in step.takes.items() if kind == "decode"]
         sums = {
-            "decode_requests": len(decodes),
-            "decode_kv_tokens": sum(r.prompt + r.emitted for r in decodes),
-            "prefill_tokens": sum(n for _, n in chunks),
-            "prefill_pairs": sum(n * (r.computed + n / 2) for r, n in chunks),
+            "decode_requests": len(decodes) + len(self.ghosts),
+            "decode_kv_tokens": sum(r.prompt + r.emitted for r in decodes)
+            + sum(r.prompt + r.emitted if r.decodes else r.computed for r in self.ghosts),
+            "prefill_tokens": sum(chunks.values()),
+            "prefill_pairs": sum(n * (r.computed + n / 2) for r, n in chunks.items()),
             "prefill_requests": len(chunks),
         }
-        y = self.duration_s(sums, factors, len(self.steps))
+        y = self.duration_s(sums, factors, len(self.steps)) + self.limits.swap_block_s * self.moved_blocks
+        self.started_s = self.now_s
         self.now_s += y
-        if sums["prefill_tokens"] >= 64:
-            self.rate_tps += 0.02 * (sums["prefill_tokens"] / y - self.rate_tps)
-        for r, n in chunks:
-            r.computed += n
-            later = self.limits.first_token == "next_step" and not r.emitted
-            if r.decodes and not later:
-                r.token_times_s.append(self.now_s)
-        for r in decodes:
-            r.token_times_s.append(self.now_s)
-        for r in list(self.running):
-            if r.emitted >= r.output:
-                self.running.remove(r)
-                self.end(r, "finished")
-                self.outlook.end(r.stream, len(self.steps) + 1)
-        facts = {"end_s": self.now_s, "step_time_s": y, "token_budget": self.token_budget, "binding": self.limit}
-        queues = {"running": len(self.running), "waiting": len(self.waiting), "free_blocks": self.free_blocks()}
+        self.moved_blocks = 0
+        self.settle(chunks, decodes)
+        by_class = {c: sum(n for r, n in chunks.items() if r.kind == c) for c in {r.kind for r in chunks}}
+        self.order.book(step.pending, by_class)
+        self.order.measure(sums["prefill_tokens"], y)
+        facts = {"end_s": self.now_s, "step_time_s": y, "token_budget": step.budget, "binding": step.limit}
+        queues = {"running": len(self.running), "waiting": len(self.waiting), "free_blocks": self.cache.free_blocks()}
         self.steps.append({**facts, **sums, **queues})
 
+    def settle(self, chunks: dict[Request, int], decodes: list[Request]) -> None:
+        """Chunks are computed, units cached, tokens come out, requests end, clients leave."""
+        self.bury()
+        for r in self.running:
+            if r in chunks:
+                r.computed += chunks[r]
+            later = self.limits.first_token == "next_step" and not r.emitted
+            if r in decodes or (r in chunks and r.decodes and not later):
+                r.token_times_s.append(self.now_s)
+            if r in decodes or r in chunks:
+                r.stepped = len(self.steps)
+                self.cache.enter(r)
+        for r in list(self.running):
+            if r.emitted >= r.output:
+                self.end_running(r, "finished")
+        for r in list(self.running):
+            if r.has_left(self.now_s):
+                self.end_running(r, r.leaves(self.now_s))
+
+    def end_running(self, r: Request, status: str) -> None:
+        self.running.remove(r)
+        self.end(r, status, ghost=self.asynchronous)
+        self.outlook.end(r.stream, len(self.steps) + 1, learned=status == "finished")
+
+    def advance(self, factors: tuple, cut_s: float) -> bool:
+        """One turn of the engine; False once the cut is reached."""
+        idle, seen_s = not self.waiting and not self.running, self.now_s
+        if idle:
+            self.bury()
+            next_s = min((r.arrival_s for r in self.requests if r.status == "future"), default=math.inf)
+            seen_s = self.now_s = max(self.now_s, min(cut_s, next_s))
+        elif self.asynchronous:
+            seen_s = self.started_s
+        if self.now_s >= cut_s:
+            self.arrive(self.now_s)  # who came during the last step is there, though no step was composed since
+            return False
+        self.arrive(seen_s)
+        self.order.renew_rate(self.waiting)
+        self.leave()
+        if self.waiting or self.running:
+            self.execute(self.compose(), factors)
+        return True
+
     def run(self, decode_factors: Any, mixed_factors: Any, cut_s: float = math.inf) -> Verdict:
-        while not all_ended(self.requests):
-            if not self.waiting and not self.running:
-                self.now_s = max(self.now_s, min(cut_s, *(r.arrival_s for r in self.requests if r.status == "future")))
-            if self.now_s >= cut_s:
-                self.arrive()  # who came during the last step is there, though no step was composed since
+        while not all(r.ended for r in self.requests):
+            if not self.advance((decode_factors, mixed_factors), cut_s):
                 break
-            self.arrive()
-            self.shed()
-            if self.waiting or self.running:
-                self.compose()
-                self.step((decode_factors, mixed_factors))
-        judged = [judge(r.status, r.arrival_s, r.token_times_s, r.output, r.target, self.now_s) for r in self.requests]
-        end_s = max(self.steps[-1]["end_s"], 0.0 if all_ended(self.requests) else cut_s) if self.steps else 0.0
+        judged = [r.verdict(self.now_s) for r in self.requests]
+        end_s = max(self.steps[-1]["end_s"], 0.0 if all(r.ended for r in self.requests) else cut_s) if self.steps else 0.0
         on_time, owed = [on for on, _ in judged], [owed for _, owed in judged]
         return Verdict(self.requests, on_time, owed, self.steps, self.preempted, self.jams, end_s)
-
-
-def all_ended(requests: list[Request]) -> bool:
-    return all(r.status in ("finished", "rejected", "expired", "failed") for r in requests)
-
-
-def judge(status: str, arrival_s: float, token_times_s: list[float], output: int, target: Target, end_s: float) -> tuple[int, int]:
-    """Tokens on time and tokens owed of one request, from the times of its tokens: section 5 of the words of the field.
-
-    A token is on time iff its request's TTFT was met and its gap is at most the ITL target, all at the client. A gap g owes
-    max(1, floor(g / itl)). Who was turned away owes every token; who was cut off owes what was due by the end of the run.
-    """
-    if status == "future":
-        return 0, 0
-    on_time = owed = 0
-    if token_times_s:
-        met = token_times_s[0] - arrival_s + target.transport_s <= target.ttft_s
-        on_time, owed = int(met), 1
-        for before, after in pairwise(token_times_s):
-            gap_s = after - before + target.transport_s
-            owed += max(1, math.floor(gap_s / target.itl_s))
-            on_time += met and gap_s <= target.itl_s
-    if status in ("rejected", "expired", "failed"):
-        return on_time, max(owed, output)
-    if status != "finished":
-        missing = output - len(token_times_s)
-        if token_times_s:
-            due = math.floor((end_s - token_times_s[-1]) / target.itl_s)
-        else:
-            late_s = end_s - (arrival_s + target.first_token_s)
-            due = 0 if late_s < 0 else 1 + math.floor(late_s / target.itl_s)
-        owed += min(missing, max(due, 0))
-    return on_time, owed

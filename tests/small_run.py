@@ -134,6 +134,15 @@ def validation_json() -> dict[str, Any]:
         "controller": {**side(0.985, 1.0), "timeline": timeline(0.018, 0.024)},
         "best_static": {**side(0.91, 2.0), "timeline": timeline(0.012, 0.2)},
         "predicted": {"controller": side(0.99, 1.1), "best_static": side(0.9, 2.2)},
+        "drift": {
+            "runs": 3,
+            "steps": 1800,
+            "alarms": [{"run": 2, "step": 41, "steps": 560, "size": 0.12, "lasting": True}],
+            "said": [
+                "drift alarm at step 41 of run 2: steps took 12 % longer than the plant says, for 560 steps and to the end",
+                "steps took 1.3 % longer than predicted in the median",
+            ],
+        },
         "notes": ["3 paired runs of 20 s on the engine's own clock"],
     }
 

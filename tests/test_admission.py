@@ -13,8 +13,9 @@ from headway.controllers import FeedforwardLaw, StaticLaw, TrackerLaw
 from headway.controllers.admission import AGE, POINTS, admission_limit_s
 from headway.controllers.laws import law_init
 from headway.controllers.policy import RATE_TPS, Policy, pack_policy, pack_targets
+from headway.controllers.queue import next_arrival_s
 from headway.controllers.scheduler import plan
-from headway.controllers.simulator import Candidate, evaluate
+from headway.controllers.simulator import Candidate, evaluate, fresh_state, habits_of
 from headway.controllers.survival import EDGES
 from headway.models.goodput import FINISHED, Outcome, summarise
 from headway.models.measures import STEPS
@@ -31,7 +32,6 @@ from headway.models.state import (
     RUNNING_IDS,
     VARIANCE,
     State,
-    new_state,
 )
 from headway.models.steptime import step_time
 from tests.small_problems import Problem, known, problems
@@ -109,18 +109,18 @@ def stepwise(problem: Problem, look_at) -> None:
     identified, (law, policy), drawn, targets, limits = problem
     packed, classes, plant = pack_policy(policy, law, targets, limits, identified.plant), pack_targets(targets), identified.plant.pack()
     w = drawn.workload
-    s = new_state(w.arrival_s, w.prompt_tokens, w.output_tokens, w.class_id, len(targets), limits.blocks, packed[RATE_TPS])
-    e, signals = s.books[0], np.zeros(SIGNALS)
+    s = fresh_state(w, len(targets), limits, packed[RATE_TPS])
+    e, signals, habits = s.books[0], np.zeros(SIGNALS), habits_of(packed)
     law_init(law.pack(), s.law)
     while e["done"] < len(w):
-        if e["n_running"] == 0 and e["head"] == e["tail"] and e["arrived"] < len(w):
-            e["now_s"] = max(e["now_s"], s.req["arrival_s"][e["arrived"]])
+        if e["n_running"] + e["n_waiting"] == 0:
+            e["now_s"] = max(e["now_s"], next_arrival_s(s.req, e, s.keys))
         before = set(s.ids[RUNNING_IDS, : e["n_running"]])
-        if not plan(s.req, s.books, s.ids, s.keys, s.law, packed, law.pack(), classes, signals):
+        if not plan(s.req, s.books, s.ids, s.keys, s.units, s.unit_ids, s.law, packed, law.pack(), classes, signals):
             continue
         look_at(s, before)
         y = step_time(plant, e["n_decode"], e["kv_read"], e["prefill"], e["pairs"], e["chunks"])
-        settle(s.req, s.books, s.ids, s.gaps, y, classes, False)
+        settle(s.req, s.books, s.ids, s.keys, s.units, s.unit_ids, s.gaps, y, classes, habits)
 
 
 @pytest.mark.parametrize("plant", [LINEAR, ROOF])

@@ -206,7 +206,7 @@ def test_a_load_that_can_never_fit_says_why(folder: Path, capsys: pytest.Capture
     arguments = ["simulate", str(folder / "plant.json"), "--workload", "poisson:rate=5/s,prompt=200000,output=4", "--target", TARGET]
     assert main([*arguments, "--requests", "40", "--runs", "1"]) == 0
     assert "40 of 40 requests can never fit" in capsys.readouterr().out
-    assert FAILED == 6
+    assert FAILED == 7
 
 
 def test_a_static_setting_at_its_very_edge_is_no_baseline() -> None:

@@ -216,7 +216,7 @@ SLOPE, FLOOR_S = 4e-5, 0.008
 
 
 def closed_loop(
-    law: PILaw, load_s: np.ndarray, offered: np.ndarray | None = None, always_bound: bool = False
+    law: PILaw, load_s: np.ndarray, offered: np.ndarray | None = None, always_bound: bool = False, budget_s: float = BUDGET_S
 ) -> tuple[np.ndarray, np.ndarray]:
     """The law on y = floor + load + slope u, u what prompts offer at most: (prefill tokens, step times [s])."""
     packed, state = law.pack(), np.zeros(STATE_SIZE)
@@ -224,7 +224,7 @@ def closed_loop(
     last = np.array([math.nan, 0.0, 0.0, 0.0, 1.0])
     used, times = [], []
     for k, load in enumerate(load_s):
-        wanted = law_step(packed, state, last, BUDGET_S) - 1.0
+        wanted = law_step(packed, state, last, budget_s) - 1.0
         u = wanted if offered is None else min(wanted, offered[k])
         y = FLOOR_S + load + SLOPE * u
         bound = always_bound or offered is None or offered[k] >= wanted
@@ -283,3 +283,48 @@ def test_pi_settles_on_its_setpoint_whatever_the_slope() -> None:
         law = dataclasses.replace(LAW, slope_s_per_token=SLOPE * factor)
         _, times = closed_loop(law, np.full(300, 0.003))
         assert times[200:] == pytest.approx(SETPOINT_S, abs=SLOPE), "to within the one token that rounding takes"
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(0.013, 0.0), (0.0, 0.013)], ids=["up", "down"])
+def test_a_step_in_the_load_moves_the_command_by_the_slew_and_no_more(before_s: float, after_s: float) -> None:
+    """As long as ki times what is left exceeds (1 + kp) slew, every step is one whole slew; none is ever more."""
+    law, slew = dataclasses.replace(LAW, slew_tokens=20.0), 20.0
+    load = np.concatenate([np.full(200, before_s), np.full(300, after_s)])
+    used, _ = closed_loop(law, load)
+    there, here = (SETPOINT_S - FLOOR_S - after_s) / SLOPE, used[200]
+    whole = int((abs(there - here) - (1 + law.kp) * slew / law.ki) / slew)
+    assert whole >= 8
+    moves = np.diff(used)[200:]  # the first step under the new load is measured before the first move
+    assert moves[:whole].tolist() == [math.copysign(slew, there - here)] * whole
+    assert np.abs(moves).max() <= slew
+    assert used[-1] == pytest.approx(there, abs=1.0)
+    free, _ = closed_loop(LAW, load)
+    assert np.abs(np.diff(free)[200:]).max() > slew, "without a limit it moves faster"
+
+
+def test_anti_windup_sees_the_command_that_the_slew_left() -> None:
+    """Without back-calculation the integral runs on while the command is held to its slew, and then shoots past the budget."""
+    load = np.concatenate([np.full(200, 0.012), np.zeros(600)])
+    law = dataclasses.replace(LAW, slew_tokens=4.0)
+    _, times = closed_loop(law, load)
+    _, without = closed_loop(dataclasses.replace(law, kt=0.0), load)
+    assert times[200:].max() <= SETPOINT_S * 1.02
+    assert without[200:].max() > BUDGET_S
+
+
+def test_case_e42_windup_with_a_slew_limit() -> None:
+    load = np.concatenate([np.full(100, 0.004), np.full(500, 0.02), np.full(1500, 0.01)])
+    _, times = closed_loop(dataclasses.replace(LAW, slew_tokens=16.0), load)
+    assert recovery(times, 600, SETPOINT_S) <= 20
+
+
+@given(st.floats(0, 5000), st.floats(1.0, 1e6), st.floats(1e-3, 0.2))
+def test_pi_goes_on_from_a_command_in_force_without_a_bump(tokens: float, slew: float, step_time_s: float) -> None:
+    """At no error the next command is the one in force; at any error it is within the slew of it."""
+    law = dataclasses.replace(LAW, slew_tokens=slew)
+    state = law.resume(law.init(), tokens)
+    in_force = min(tokens, law.most_tokens)
+    _, still = law.update(state, measurement((SETPOINT_S, 100.0, 1.0, 1.0, 1.0)), BUDGET_S)
+    assert float(still) - 1 == pytest.approx(math.floor(in_force), abs=1)  # what the setpoint is off by in its last digit
+    after, _ = law.update(state, measurement((step_time_s, 100.0, 1.0, 1.0, 1.0)), BUDGET_S)
+    assert abs(float(after[1]) - in_force) <= slew * (1 + 1e-12)

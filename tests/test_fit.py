@@ -51,6 +51,24 @@ def test_steps_without_noise_give_the_plant_back() -> None:
     assert found.margin == pytest.approx({"decode": 0.0, "mixed": 0.0}, abs=1e-6)
 
 
+def test_the_plant_s_structure_is_chosen_on_all_rows_and_the_scored_one_on_half() -> None:
+    """Prompts long enough to pass a graph limit come in odd blocks alone, as regions of a sorted table do."""
+    batch, odd = composed(3000), np.arange(3000) // 200 % 2 == 1
+    tokens = np.where(odd, batch.prefill_tokens, np.minimum(batch.prefill_tokens, 900.0))
+    batch = batch._replace(prefill_tokens=tokens)
+    time = (TRUTH.step_time_s(batch) + 0.015 * (batch.decode_requests + tokens > 1024) * (tokens > 0)) * np.exp(noise(3000, 0.02))
+    trace = traced(batch, time)
+    whole, half = fit(trace), fit(trace, blocks="even")
+    assert coefficients(whole.plant)["shape.mixed_limit_tokens"] == pytest.approx(1024, rel=0.02)
+    assert coefficients(half.plant).get("shape.mixed_limit_tokens", 0.0) == 0
+    for score_of in ("mape", "mape_mixed", "max_ape"):  # nothing of the odd blocks is in what was scored on them
+        assert whole.about["heldout"][score_of] == half.about["heldout"][score_of]
+    (said,) = [text for text in whole.about["warnings"] if "other terms act" in text]
+    assert "the plant's on all rows" in said
+    assert not any("other terms act" in text for text in half.about["warnings"])
+    assert np.mean(np.abs(whole.plant.step_time_s(batch) / time - 1)) < 0.02 < whole.about["heldout"]["mape"]
+
+
 def test_one_law_for_all_steps() -> None:
     batch = composed(1500)
     plant = AffinePlant((5e-3, 6e-5, 4e-9, 2e-5, 6e-10, 3e-4))

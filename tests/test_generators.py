@@ -11,14 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.models.generators import Arrivals, Gamma, Poisson, Synthetic, Uniform
+from headway.models.arrivals import Arrivals, Gamma, Poisson, Uniform, Weibull
+from headway.models.generators import Synthetic
 from headway.models.lengths import Constant, Geometric, Lengths, LogNormal, UniformLengths
 from headway.models.signals import Target
 from headway.specs import synthetic
 from headway.workloads import load_workload, workload_source
 
 RATES = st.floats(0.01, 1000)
-ARRIVALS = st.one_of(st.builds(Poisson, RATES), st.builds(Gamma, RATES, st.floats(0.2, 5)), st.builds(Uniform, RATES))
+ARRIVALS = st.one_of(
+    st.builds(Poisson, RATES),
+    st.builds(Gamma, RATES, st.floats(0.2, 5)),
+    st.builds(Uniform, RATES),
+    st.builds(Weibull, RATES, st.floats(0.5, 5)),
+)
 LENGTHS = st.one_of(
     st.builds(LogNormal, st.floats(16, 4096), st.floats(0, 3), low=st.integers(1, 16), high=st.integers(4096, 10**6)),
     st.tuples(st.integers(1, 5000), st.integers(0, 5000)).map(lambda pair: UniformLengths(pair[0], sum(pair))),
@@ -69,7 +75,7 @@ def test_training_and_heldout_seeds_share_no_number(seed: int, other: int) -> No
 def test_the_mean_rate_is_the_one_asked_for(arrivals: Arrivals, seed: int) -> None:
     n = 20_000
     gaps_s = np.diff(Synthetic(arrivals, (Constant(1),), (Constant(1),)).draw(seed, n + 1, heldout=False).arrival_s)
-    cv = arrivals.cv if isinstance(arrivals, Gamma) else float(isinstance(arrivals, Poisson))
+    cv = arrivals.cv if isinstance(arrivals, Gamma | Weibull) else float(isinstance(arrivals, Poisson))
     # Six standard errors of the mean, and some for the skew of bursts.
     assert abs(gaps_s.mean() * arrivals.rate_rps - 1) < 6.5 * cv / math.sqrt(n) + 1e-9
     assert gaps_s.std() * arrivals.rate_rps == pytest.approx(cv, rel=0.25, abs=1e-6)
@@ -164,6 +170,7 @@ def test_a_draw_of_nothing_is_refused() -> None:
 
 
 EXAMPLE = "; write for example poisson:rate=5/s,prompt=lognormal(median=600,sigma=0.8),output=geometric(200)"
+KNOWN = "prompt, output, lengths, patience, patience_share, cancel, cancel_share, prefix, prefixes, prefix_unit"
 REST = ",prompt=600,output=geometric(200)"
 
 
@@ -174,10 +181,11 @@ REST = ",prompt=600,output=geometric(200)"
         ("poisson", "workload poisson: poisson needs rate, prompt and output" + EXAMPLE),
         (
             "poison:rate=5",
-            "workload poison:rate=5: unknown arrivals 'poison'; did you mean poisson? known: poisson, gamma, uniform" + EXAMPLE,
+            "workload poison:rate=5: unknown arrivals 'poison'; did you mean poisson? known: poisson, gamma, uniform, weibull, "
+            "mmpp, diurnal, step, ramp, closed" + EXAMPLE,
         ),
-        ("poisson:rte=5/s" + REST, "workload rte=5/s: unknown name 'rte'; did you mean rate? known: rate, prompt, output" + EXAMPLE),
-        ("poisson:rate=5,cv=3" + REST, "workload cv=3: unknown name 'cv'; known: rate, prompt, output" + EXAMPLE),
+        ("poisson:rte=5/s" + REST, f"workload rte=5/s: unknown name 'rte'; did you mean rate? known: rate, {KNOWN}" + EXAMPLE),
+        ("poisson:rate=5,cv=3" + REST, f"workload cv=3: unknown name 'cv'; known: rate, {KNOWN}" + EXAMPLE),
         ("gamma:rate=5" + REST, "workload gamma:rate=5: gamma needs cv" + EXAMPLE),
         ("gamma:rate=5,cv=0" + REST, "workload gamma:rate=5,cv=0: cv of arrivals must be positive and finite, got 0" + EXAMPLE),
         (

@@ -14,6 +14,8 @@ from headway.controllers import StaticLaw
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
 from headway.models.goodput import (
+    ABANDONED,
+    CANCELLED,
     EXPIRED,
     FAILED,
     FINISHED,
@@ -26,16 +28,17 @@ from headway.models.goodput import (
     WAITING,
     Outcome,
     gap_bin,
-    gap_quantiles,
-    load_verdict,
     owed_at_cut,
-    quantiles,
     summarise,
     tokens_owed,
 )
-from headway.models.measures import ITL_P99_S
+from headway.models.measures import ATTAINMENT, CLEAN, ITL_P99_S, MEASURES, SHED, measure
+from headway.models.other_goodputs import tpot_s
+from headway.models.quantiles import gap_quantiles, quantiles
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
+from headway.models.stability import load_verdict
+from headway.models.state import BOOKS, REQUEST
 from headway.models.workload import Workload
 from tests.reference import judge
 from tests.small_problems import known
@@ -93,7 +96,8 @@ def test_case_e1_dropped_requests_vanish() -> None:
     shown = {name: {key: figures[key] for key in ("attainment", "request_attainment", "shed")} for name, figures in found.classes.items()}
     assert shown["chat"] == pytest.approx({"attainment": 2 / 2937, "request_attainment": 2 / 2937, "shed": 2935 / 2937})
     assert shown["batch"] == {"attainment": 0.0, "request_attainment": 0.0, "shed": 1.0}
-    assert found.classes["chat"]["ttft_p99_s"] == pytest.approx(0.1)
+    assert found.classes["chat"]["ttft_p99_s"] is None, "of two requests there is no p99"
+    assert found.classes["chat"]["refused"]["ttft_s.p99"] == "needs 299 requests, has 2"
     assert found.classes["batch"]["ttft_p99_s"] is None
 
 
@@ -110,10 +114,11 @@ def test_case_e25_mean_tpot_hides_a_stall() -> None:
     gaps_ms = [20.0] * 255
     gaps_ms.insert(10, 1000.0)
     target = Target(1.0, 0.03)
-    found = summarise([run := stream(gaps_ms, target)], (target,))
-    tpot_s = (255 * 0.020 + 1.0) / 256
-    assert found.tpot_s["p50"] == pytest.approx(tpot_s)
-    assert tpot_s < 0.03, "the mean passes"
+    found = summarise([run := stream(gaps_ms, target)] * 6, (target,))
+    mean_s = (255 * 0.020 + 1.0) / 256
+    assert found.tpot_s["p50"] == pytest.approx(mean_s)
+    assert mean_s < 0.03, "the mean passes"
+    assert found.others["vllm_bench"] == 1.0
     assert found.max_gap_s == pytest.approx(1.0), "the longest gap does not"
     # the stall owes floor(1000 / 30) = 33 tokens, none of them on time; the other 256 each owe themselves
     assert (run.on_time[0], run.owed[0]) == (256, 256 + 33)
@@ -124,11 +129,13 @@ def test_case_e25_mean_tpot_hides_a_stall() -> None:
 def test_case_e41_mean_itl_says_chunking_does_nothing() -> None:
     whole, chunked = [11.0] * 255 + [43.0], [11.0] * 248 + [15.0] * 8
     target = Target(1.0, 0.02)
-    sides = [summarise([stream(gaps, target)], (target,)) for gaps in (whole, chunked)]
+    sides = [summarise([stream(gaps, target)] * 12, (target,)) for gaps in (whole, chunked)]
     assert sides[0].tpot_s["p50"] == pytest.approx(sides[1].tpot_s["p50"])
     assert [s.attainment for s in sides] == pytest.approx([256 / 258, 1.0])
     tails_s = [s.itl_s["p999"] or 0.0 for s in sides]
     assert tails_s == pytest.approx([0.043, 0.015], rel=0.01)
+    assert [s.others["gap_only"] for s in sides] == pytest.approx([255 / 256, 1.0])
+    assert [s.request_attainment for s in sides] == [1.0, 1.0], "one late token in 257 is clean: attainment and tail tell them apart"
 
 
 @pytest.mark.parametrize(("ttft_ms", "met"), [(999.0, True), (1001.0, False)])
@@ -137,6 +144,8 @@ def test_one_token_is_judged_on_its_ttft_alone(ttft_ms: float, met: bool) -> Non
     found = summarise([stream([], target, ttft_ms)], (target,))
     assert (found.attainment, found.request_attainment) == (float(met), float(met))
     assert found.tpot_s == found.itl_s == {"p50": None, "p90": None, "p99": None, "p999": None}
+    assert (found.tpot_none, found.refused.get("tpot_s.p50")) == (1, None), "there is none, so none is refused"
+    assert np.isnan(tpot_s(0.5, 0.5, 1))
     assert found.max_gap_s is None
 
 
@@ -156,7 +165,7 @@ def test_the_way_to_the_client_is_part_of_both_promises() -> None:
     run = stream([14.0, 16.0, 36.0], target, ttft_ms=94.0)
     assert (run.on_time[0], run.owed[0]) == (2, 5), "16 ms + 5 ms is late and owes one, 36 + 5 owes two"
     found = summarise([run], (target,))
-    assert found.ttft_s["p50"] == pytest.approx(0.099)
+    assert found.others["gap_only"] == pytest.approx(1 / 3)
     assert found.max_gap_s == pytest.approx(0.041)
     assert stream([14.0], target, ttft_ms=96.0).on_time[0] == 0
 
@@ -191,6 +200,10 @@ def test_a_stream_is_judged_as_its_definition_says(gaps_ms: list[float], ttft_ms
         (REJECTED, 0, 2.0, 50),
         (EXPIRED, 0, 2.0, 50),
         (FAILED, 0, 2.0, 50),
+        (CANCELLED, 0, 2.0, 0),  # its client left before anything was due
+        (CANCELLED, 10, 100.0, 12),  # what was due when it left
+        (ABANDONED, 0, 100.0, 50),
+        (ABANDONED, 10, 100.0, 50),
         (WAITING, 0, 1.9, 0),  # its first token is due at arrival + ttft = 2 s
         (WAITING, 0, 2.09, 1),
         (WAITING, 0, 2.25, 3),
@@ -207,16 +220,28 @@ def test_a_request_unfinished_at_the_cut_owes_what_was_due(status: int, emitted:
     assert owed_at_cut(status, float(emitted), output, arrival_s, last_s, so_far, cut_s, ttft_s, itl_s) == owed
 
 
-@given(st.lists(st.floats(2e-5, 500), min_size=1, max_size=300), st.sampled_from([0.0, 0.004]))
-def test_gap_quantiles_flatter_by_nothing_and_blacken_by_a_bin(gaps_s: list[float], transport_s: float) -> None:
-    counts = np.zeros((1, GAP_BINS), int)
-    for g in gaps_s:
-        counts[0, gap_bin(g)] += 1
-    found = gap_quantiles(counts, np.array([transport_s]))
+@given(st.lists(st.floats(2e-5, 500), min_size=1, max_size=300), st.sampled_from([0.0, 0.004]), st.integers(1, 15))
+def test_gap_quantiles_flatter_by_nothing_and_blacken_by_a_bin(gaps_s: list[float], transport_s: float, times: int) -> None:
+    counts = np.zeros((1, 1, GAP_BINS), int)
+    for g in gaps_s * times:
+        counts[0, 0, gap_bin(g)] += 1
+    n = times * len(gaps_s)
+    found = gap_quantiles(counts, np.array([transport_s]), n)
     for name, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)):
-        true = sorted(gaps_s)[max(0, math.ceil(q * len(gaps_s) - 1e-9) - 1)]
-        shown = (found[name] or 0.0) - transport_s
-        assert true * (1 - 1e-9) <= shown <= true * GAP_RATIO * (1 + 1e-9)
+        if (value := found[name].value) is None:
+            assert 1 - q**n - (1 - q) ** n < 0.95
+            assert f"has {n:,}" in found[name].refused
+            continue
+        true = sorted(gaps_s * times)[max(0, math.ceil(q * n - 1e-9) - 1)]
+        assert true * (1 - 1e-9) <= value - transport_s <= true * GAP_RATIO * (1 + 1e-9)
+        assert (found[name].low or 0.0) <= value <= (found[name].high or math.inf)
+
+
+def test_gaps_of_many_requests_in_one_step_are_one_observation() -> None:
+    counts = np.zeros((1, 1, GAP_BINS), int)
+    counts[0, 0, gap_bin(0.02)], counts[0, 0, gap_bin(0.5)] = 63_000, 64  # 64 requests all the way, one stall
+    assert gap_quantiles(counts, np.zeros(1), 100_000)["p99"].value is not None
+    assert gap_quantiles(counts, np.zeros(1), 200)["p99"].refused == "needs 299 gaps, has 63,064, worth 200 independent ones"
 
 
 def test_gaps_beyond_the_histogram_stay_at_its_ends() -> None:
@@ -224,11 +249,85 @@ def test_gaps_beyond_the_histogram_stay_at_its_ends() -> None:
 
 
 def test_quantiles_are_values_that_occurred_and_say_when_there_is_none() -> None:
-    values = np.arange(1.0, 1001.0)
-    assert quantiles(values) == {"p50": 501.0, "p90": 901.0, "p99": 991.0, "p999": 1000.0}
-    assert set(quantiles(np.zeros(0)).values()) == {None}
+    values = {name: one.value for name, one in quantiles(np.arange(1.0, 4001.0)).items()}
+    assert values == {"p50": 2001.0, "p90": 3601.0, "p99": 3961.0, "p999": 3997.0}
+    assert {one.value for one in quantiles(np.zeros(0)).values()} == {None}
     # requests that never got a token sort last
-    assert quantiles(np.array([1.0, 2.0, 3.0, np.inf])) == {"p50": 3.0, "p90": None, "p99": None, "p999": None}
+    some = quantiles(np.array([1.0] * 180 + [np.inf] * 20))
+    assert (some["p50"].value, some["p90"].value) == (1.0, None)
+    assert some["p90"].refused == "10.0% of the requests never got a token"
+
+
+def count(status: list[int], **fields) -> np.ndarray:
+    """What a search is told of a run."""
+    req, books, out = np.zeros(len(status), REQUEST), np.zeros(1, BOOKS), np.zeros(MEASURES)
+    req["status"], books["settled_s"] = status, 10.0
+    for name, values in fields.items():
+        req[name] = values
+    measure(req, books, np.zeros((1, GAP_BINS), int), np.array([[1.0, 0.05, 0.05, 0.0]]), out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("status", "emitted", "attained", "clean", "shed", "abandoned", "cancelled"),
+    [
+        # left before the first token was due: it owes nothing, and nobody knows what would have become of it
+        ([FINISHED, CANCELLED], [10.0, 0.0], 1.0, 1.0, 0.0, 0.0, 0.5),
+        ([FINISHED, CANCELLED], [10.0, 4.0], 1.0, 1.0, 0.0, 0.0, 0.5),
+        ([FINISHED, ABANDONED], [10.0, 0.0], 0.5, 0.5, 0.0, 0.5, 0.0),
+        ([FINISHED, EXPIRED], [10.0, 0.0], 0.5, 0.5, 0.5, 0.0, 0.0),
+    ],
+)
+def test_who_left_in_time_is_no_failure_and_who_left_late_is_one(
+    status: list[int], emitted: list[float], attained: float, clean: float, shed: float, abandoned: float, cancelled: float
+) -> None:
+    owed = [10.0, emitted[1] if status[1] == CANCELLED else 10.0]
+    ttft = np.array([0.1, 0.1 if emitted[1] else np.nan])
+    run = outcome(status, emitted=emitted, on_time=emitted, owed=owed, output_tokens=[10.0, 10.0], ttft_s=ttft, arrival_s=[0.0, 1.0])
+    found = summarise([run], (Target(1.0, 0.05),))
+    assert (found.attainment, found.request_attainment) == (attained, clean)
+    assert (found.shed, found.abandoned, found.cancelled) == (shed, abandoned, cancelled)
+    own = found.classes["default"]
+    assert (own["shed"], own["abandoned"], own["cancelled"]) == (shed, abandoned, cancelled)
+    told = count(status, emitted=emitted, on_time=emitted, owed=owed, met=np.array(emitted) > 0)
+    assert (told[ATTAINMENT], told[CLEAN], told[SHED]) == (attained, clean, shed + abandoned)
+
+
+def test_each_class_has_its_own_goodput_tails_and_degraded_share() -> None:
+    n = 400
+    classes, degraded = np.arange(n) % 2, (np.arange(n) % 2 == 1) & (np.arange(n) % 8 == 1)
+    ttft = np.where(classes == 0, 0.1, 0.3) + 1e-4 * np.arange(n)
+    served = np.where(degraded, 0.0, 10.0)
+    run = outcome(
+        [FINISHED] * n,
+        class_id=classes,
+        arrival_s=0.1 * np.arange(n),
+        last_s=0.1 * np.arange(n) + ttft + 0.9,
+        ttft_s=ttft,
+        emitted=np.full(n, 10.0),
+        owed=np.full(n, 10.0),
+        on_time=served,
+        degraded=degraded,
+        degraded_on_time=np.where(degraded, 9.0, 0.0),
+        hit_tokens=np.full(n, 0.25),
+        recomputed=70.0,
+        swapped_blocks=3.0,
+        end_s=40.0,
+    )
+    found = summarise([run], (Target(1.0, 0.15, name="chat"), Target(1.0, 0.15, name="batch")))
+    chat, batch = found.classes["chat"], found.classes["batch"]
+    assert (chat["goodput_tps"], batch["goodput_tps"]) == (2000 / 40, 1500 / 40)
+    assert found.goodput_tps == chat["goodput_tps"] + batch["goodput_tps"]
+    assert (chat["degraded"], chat["degraded_attainment"]) == (0.0, None)
+    assert (batch["degraded"], batch["degraded_attainment"], batch["attainment"]) == (0.25, 0.9, 0.75)
+    assert (found.degraded, found.degraded_attainment) == (0.125, 0.9)
+    assert chat["tpot_s"]["p50"] == pytest.approx(0.1)
+    assert batch["ttft_s"]["p50"] == pytest.approx(0.3 + 1e-4 * 201)
+    low, high = batch["ttft_s_ci95"]["p50"]
+    assert low < batch["ttft_s"]["p50"] < high
+    assert batch["refused"]["ttft_s.p99"] == "needs 299 requests, has 200"
+    assert (found.hit_share, found.recomputed_tokens, found.swapped_blocks) == (0.25, 70.0, 3.0)
+    assert (found.fairness["worst_class"], found.fairness["worst_attainment"]) == ("batch", 0.75)
 
 
 def test_several_runs_are_one_population() -> None:

@@ -40,7 +40,7 @@ def exact(problem: Problem) -> Problem:
 @settings(max_examples=60)
 @given(problems())
 def test_the_loop_on_a_plant_is_the_simulator_exactly(problem: Problem) -> None:
-    problem = exact(problem)
+    problem = exact(problem.one_by_one())
     alone = simulate(*problem, cut_s=10.0, record_steps=300)
     for name, a, b in zip(Outcome._fields, alone, driven(problem, cut_s=10.0, record_steps=300), strict=True):
         assert np.array_equal(np.asarray(a), np.asarray(b), equal_nan=True), name
@@ -49,6 +49,7 @@ def test_the_loop_on_a_plant_is_the_simulator_exactly(problem: Problem) -> None:
 @settings(max_examples=40)
 @given(problems())
 def test_and_to_rounding_on_any_other_plant(problem: Problem) -> None:
+    problem = problem.one_by_one()
     alone, loop = simulate(*problem, cut_s=10.0), driven(problem, cut_s=10.0)
     for name in ("status", "emitted", "on_time", "owed", "steps", "preempted", "binding"):
         assert np.array_equal(np.asarray(getattr(alone, name)), np.asarray(getattr(loop, name))), name
@@ -93,7 +94,8 @@ class Ledger(Engine):
 @settings(max_examples=80)
 @given(problems())
 def test_an_engine_gets_only_steps_that_it_can_execute(problem: Problem) -> None:
-    identified, candidate, drawn, targets, limits = problem
+    identified, (law, policy), drawn, targets, limits = problem.one_by_one(prefix_cache="off")
+    candidate = Candidate(law, dataclasses.replace(policy, preemption="recompute"))
     engine = Ledger(drawn.workload, limits)
     found = drive(engine, candidate, drawn.workload, targets, identified.plant, cut_s=10.0)
     assert engine.resets == 1
@@ -133,6 +135,12 @@ def test_progress_is_told_after_every_step() -> None:
     assert len(told) == found.steps
     assert told == sorted(told)
     assert told[-1] == (found.end_s, 30)
+
+
+def test_an_engine_that_plans_ahead_is_simulated_not_driven() -> None:
+    problem = one_class()
+    with pytest.raises(ValueError, match="scheduling must be 'sync'"):
+        driven(problem._replace(limits=dataclasses.replace(problem.limits, scheduling="async")))
 
 
 def test_no_more_steps_are_recorded_than_asked_for() -> None:

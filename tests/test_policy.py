@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.controllers import PILaw, StaticLaw
-from headway.controllers.order import heapify, key_of, pop_least, slack_s
+from headway.controllers.order import carried_tokens, infeasible_from_s, key_of
 from headway.controllers.policy import (
     BLOCKS,
     BUDGET_S,
@@ -18,7 +18,7 @@ from headway.controllers.policy import (
     ORDERS,
     POLICY_SIZE,
     RATE_TPS,
-    RESERVE_FULL,
+    RESERVATION,
     RUNNING,
     SETPOINT_S,
     TRIAGES,
@@ -27,12 +27,13 @@ from headway.controllers.policy import (
     pack_targets,
     prefill_rate_tps,
 )
-from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, simulate
+from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, fresh_state, simulate
 from headway.models.goodput import EXPIRED, FINISHED, REJECTED, Outcome
+from headway.models.heap import drop_least, heapify
 from headway.models.plant import Batch
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
-from headway.models.state import HEAP_IDS, State, new_state
+from headway.models.state import FEASIBLE, ID_ROWS, State
 from headway.models.workload import Workload
 from tests.small_problems import known
 
@@ -61,11 +62,16 @@ def waiting_at(now_s: float, arrival_s, prompt, policy: Policy, *targets: Target
     """Requests that all wait, the policy packed, the targets packed."""
     n = len(arrival_s)
     packed = pack_policy(policy, StaticLaw(512.0), targets, LIMITS, PLANT)
-    s = new_state(
-        np.asarray(arrival_s), np.asarray(prompt), np.full(n, 9), np.arange(n) % len(targets), len(targets), 100, packed[RATE_TPS]
-    )
+    w = Workload(np.asarray(arrival_s, float), np.asarray(prompt), np.full(n, 9), np.arange(n) % len(targets))
+    s = fresh_state(w, len(targets), LIMITS, packed[RATE_TPS])
+    estimates_from_now(s, packed)
     s.books["now_s"] = now_s
     return s, packed, pack_targets(targets)
+
+
+def estimates_from_now(s: State, packed: np.ndarray) -> None:
+    s.books["used_tps"] = packed[RATE_TPS]
+    s.books["carried"] = carried_tokens(s.books[0], packed)
 
 
 def keys_at(now_s: float, arrival_s, prompt, policy: Policy, *targets: Target) -> list[float]:
@@ -139,19 +145,20 @@ def test_case_e17_aging_that_cannot_reorder(requests: list, rate: float, later_s
     static = (1 + rate) * arrival_s + ttft_s - 0.7 * np.ceil(prompt / carried) * 0.025
     for now_s in (50.0, 50.0 + later_s):
         keys = np.array(keys_at(now_s, arrival_s, prompt, policy, *targets))
-        np.testing.assert_allclose(keys, static - (1 + rate) * now_s, atol=1e-9)
+        np.testing.assert_allclose(keys, static, atol=1e-9)
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=60))
 def test_the_heap_sorts_keys_that_stand_still_and_breaks_ties_by_arrival(drawn: list[int]) -> None:
     n = len(drawn)
-    keys, ids = np.array(drawn, float), np.zeros((4, n), np.int64)
-    ids[HEAP_IDS] = np.arange(n)
-    heapify(keys, ids, n)
+    keys, ids = np.zeros((ID_ROWS, n)), np.zeros((ID_ROWS, n), np.int64)
+    keys[FEASIBLE], ids[FEASIBLE] = drawn, np.arange(n)
+    heapify(keys, ids, FEASIBLE, 0, n)
     popped = []
     for size in range(n, 0, -1):
-        assert sorted(keys[:size]) == sorted(drawn[i] for i in ids[HEAP_IDS, :size])
-        popped.append(pop_least(keys, ids, size))
+        assert sorted(keys[FEASIBLE, :size]) == sorted(drawn[i] for i in ids[FEASIBLE, :size])
+        popped.append(int(ids[FEASIBLE, 0]))
+        drop_least(keys, ids, FEASIBLE, 0, size)
     assert popped == sorted(range(n), key=lambda i: (drawn[i], i))
 
 
@@ -170,10 +177,11 @@ def test_slack_is_what_is_left_if_served_from_now_on() -> None:
         limits = Limits(100_000, max_tokens=512, first_token=habit)
         policy = Policy(chunk_tokens=chunk, estimate=estimate)
         packed = pack_policy(policy, PILaw(margin=0.2), (target,), limits, EVEN)
-        s = new_state(np.array([3.0]), np.array([1000]), np.array([1]), np.array([0]), 1, 10, packed[RATE_TPS])
-        s.books["now_s"] = 3.5
-        wanted = 3.0 + (2.0 - 0.005) - 3.5 - estimate * steps * 0.8 * 0.025
-        assert slack_s(s.req[0], s.books[0], packed, pack_targets((target,))) == pytest.approx(wanted, abs=1e-12)
+        w = Workload(np.array([3.0]), np.array([1000]), np.array([1]), np.array([0]))
+        s = fresh_state(w, 1, limits, packed[RATE_TPS])
+        estimates_from_now(s, packed)
+        without_slack_s = 3.0 + (2.0 - 0.005) - estimate * steps * 0.8 * 0.025
+        assert infeasible_from_s(s.req[0], s.books[0], packed, pack_targets((target,))) == pytest.approx(without_slack_s, abs=1e-12)
 
 
 @pytest.mark.parametrize("tolerance", [-0.3, 0.0, 0.3])
@@ -249,7 +257,7 @@ def test_what_is_packed_is_cut_to_the_engines_limits() -> None:
     limits = Limits(1000, 16, max_seqs=24, max_tokens=300, reservation="full", first_token="next_step")
     packed = pack_policy(Policy(running_limit=100.9, chunk_tokens=50.7), PILaw(margin=0.25), targets, limits, PLANT)
     assert packed.shape == (POLICY_SIZE,)
-    assert packed[[RUNNING, CHUNK, BLOCKS, MAX_TOKENS, RESERVE_FULL, NEXT_STEP]].tolist() == [24, 50, 62, 300, 1, 1]
+    assert packed[[RUNNING, CHUNK, BLOCKS, MAX_TOKENS, RESERVATION, NEXT_STEP]].tolist() == [24, 50, 62, 300, 2, 1]
     assert packed[[BUDGET_S, SETPOINT_S]] == pytest.approx([0.028, 0.021])
     assert pack_targets(targets) == pytest.approx(np.array([[0.998, 0.048, 0.05, 0.002], [1.998, 0.028, 0.03, 0.002]]))
 
@@ -258,7 +266,7 @@ def test_what_is_packed_is_cut_to_the_engines_limits() -> None:
     ("fields", "message"),
     [
         ({"order": "lifo"}, "order must be one of ('fcfs', 'edf', 'slack'), got 'lifo'"),
-        ({"triage": "drop"}, "triage must be one of ('none', 'defer', 'reject', 'timeout'), got 'drop'"),
+        ({"triage": "drop"}, "triage must be one of ('none', 'defer', 'reject', 'timeout', 'degrade'), got 'drop'"),
         ({"tolerance": -2.0}, "tolerance must be in [-1, 10], got -2"),
         ({"estimate": float("nan")}, "estimate must be in [0, 100], got nan"),
         ({"timeout": -1.0}, "timeout must be in [0, 100], got -1"),
@@ -276,5 +284,5 @@ def test_a_value_out_of_range_is_refused(fields: dict, message: str) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("triage", TRIAGES)
 def test_every_named_choice_is_accepted(order: str, triage: str) -> None:
-    if (order, triage) != ("fcfs", "defer"):
+    if order != "fcfs" or triage not in ("defer", "degrade"):
         Policy(order=order, triage=triage).check()

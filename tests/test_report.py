@@ -184,6 +184,29 @@ def test_any_key_may_be_null_or_absent(found: Findings, where: tuple[str, tuple[
     assert all(body(other) for _, body in SECTIONS.values())
 
 
+def test_steps_that_admission_bound_have_a_row_where_there_are_any(found: Findings) -> None:
+    label = "steps bound by admission"
+    side = SECTIONS["sides"][1]
+    assert label not in side(found)
+    changed = copy.deepcopy(found.validation)
+    assert changed is not None
+    changed["controller"]["binding"]["deferred"] = 0.125
+    text = side(dataclasses.replace(found, validation=changed)).replace("\N{NO-BREAK SPACE}", " ")
+    row = text[text.index(label) :].split("</tr>")[0]
+    assert re.findall(r"<td>([^<]*)</td>", row)[0] == "12.5 %"
+
+
+def test_the_report_says_when_the_engine_left_its_plant(found: Findings) -> None:
+    alarm = "drift alarm at step 41 of run 2"
+    assert any(grave and alarm in text for grave, text in cautions(found))
+    quiet = copy.deepcopy(found.validation)
+    assert quiet is not None
+    quiet["drift"] |= {"alarms": [], "said": ["no drift alarm in 1,800 steps of 3 runs"]}
+    other = dataclasses.replace(found, validation=quiet)
+    assert not any("drift alarm" in text for _, text in cautions(other))
+    assert "No drift alarm in" in SECTIONS["loop"][1](other)
+
+
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     return float(np.dot([0.2126, 0.7152, 0.0722], [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]))

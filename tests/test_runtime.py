@@ -19,23 +19,24 @@ from hypothesis import strategies as st
 
 from headway.controllers.admission import admission_limit_s
 from headway.controllers.laws import STATE_SIZE
-from headway.controllers.order import key_of, sift_queue, slack_s
+from headway.controllers.order import carried_tokens, infeasible_from_s, key_of
 from headway.controllers.pi import PILaw
-from headway.controllers.policy import ORDERS, RATE_TPS, TRIAGES, Policy, pack_policy, pack_targets, prefill_rate_tps
+from headway.controllers.policy import ORDERS, RATE_TPS, Policy, pack_policy, pack_targets, prefill_rate_tps
+from headway.controllers.queue import join, leave
 from headway.controllers.record import ControllerRecord
-from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, simulate
+from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, fresh_state, simulate
 from headway.controllers.static import StaticLaw
 from headway.controllers.updown import UpDownLaw
 from headway.engines.bundle import runtime_source
 from headway.engines.export import gains_json
 from headway.engines.runtime import Runtime
-from headway.models.goodput import EXPIRED, REJECTED, WAITING
+from headway.models.goodput import EXPIRED, REJECTED
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
 from headway.models.regimes import AffinePlant, RegimePlant
 from headway.models.settlement import count_step
 from headway.models.signals import Limits, Target
-from headway.models.state import BOUND_BY_BUDGET, WAITING_IDS, new_state
+from headway.models.state import BOUND_BY_BUDGET
 from headway.models.steptime import step_time
 from headway.models.workload import Workload
 from tests.guarded_loops import BUDGET_S, OPEN, PLANTS, Loop, laws
@@ -91,11 +92,15 @@ def test_the_first_rate_is_the_policys(plant, max_tokens: int) -> None:
     assert run.rate_tps == pytest.approx(prefill_rate_tps(plant, run.setpoint_s, max_tokens), rel=1e-12)
 
 
+SHIPPED = ("none", "defer", "reject", "timeout")
+"""Triages that the runtime carries."""
+
+
 @st.composite
 def prompts(draw):
     policy = Policy(
         order=draw(st.sampled_from(ORDERS)),
-        triage=draw(st.sampled_from(TRIAGES)),
+        triage=draw(st.sampled_from(SHIPPED)),
         tolerance=draw(st.floats(-1, 2)),
         estimate=draw(st.floats(0, 5)),
         timeout=draw(st.floats(0, 2)),
@@ -121,24 +126,30 @@ def test_order_triage_and_rate_equal_the_schedulers(drawn) -> None:
     run = Runtime.from_json(held.to_json())
     arrival, prompt, class_id, started, share = (np.array(column) for column in zip(*rows, strict=True))
     packed, classes = pack_policy(policy, LAWS[2], TARGETS, limits, PLANT), pack_targets(TARGETS)
-    s = new_state(arrival, prompt.astype(float), np.full(len(rows), 9.0), class_id, 2, limits.blocks, packed[RATE_TPS])
+    s = fresh_state(Workload(arrival, prompt, np.full(len(rows), 9), class_id), 2, limits, packed[RATE_TPS])
     e = s.books[0]
     for step_s, tokens in steps:
         e["prefill"] = tokens
         count_step(e, step_s)
         run.observe(step_s, tokens)
-    e["now_s"], e["arrived"], e["tail"] = now_s, len(rows), len(rows)
-    s.ids[WAITING_IDS, : len(rows)] = np.arange(len(rows))
-    s.req["emitted"], s.req["computed"], s.req["status"] = started, np.floor(share * prompt), WAITING
+    e["now_s"], e["arrived"], e["used_tps"] = now_s, len(rows), e["rate_tps"]
+    e["carried"] = carried_tokens(e, packed)
+    s.req["emitted"], s.req["computed"] = started, np.floor(share * prompt)
     s.req["admitted_s"] = np.where(started, arrival, np.nan)
+    for i in range(len(rows)):
+        join(i, s.req, e, s.ids, s.keys, packed, classes, s.units, s.unit_ids)
     assert run.rate_tps == pytest.approx(e["rate_tps"], rel=1e-12)
-    mine = []
+    mine, aged_s = [], (1 + policy.aging_rate) * now_s if policy.order == "slack" else 0.0
     for r, k, first in zip(s.req, class_id.tolist(), started.tolist(), strict=True):
-        left = r["goal"] - r["computed"]
-        assert run.slack_s(left, r["arrival_s"], now_s, k) == pytest.approx(slack_s(r, e, packed, classes), abs=1e-9)
-        assert run.key(left, r["arrival_s"], now_s, k, started=first) == pytest.approx(key_of(r, e, packed, classes), abs=1e-9)
+        left, tolerated_s = r["goal"] - r["computed"], policy.tolerance * classes[k, 0]
+        slack_s = infeasible_from_s(r, e, packed, classes) - now_s - tolerated_s
+        assert run.slack_s(left, r["arrival_s"], now_s, k) == pytest.approx(slack_s, abs=1e-9)
+        if not first and policy.order != "fcfs":
+            behind_s = 1e6 if policy.triage == "defer" and slack_s < -tolerated_s else 0.0
+            key = key_of(r, e, packed, classes) - aged_s + behind_s
+            assert run.key(left, r["arrival_s"], now_s, k, started=False) == pytest.approx(key, abs=1e-9)
         mine.append(run.turn_away(left, r["arrival_s"], now_s, k, started=first))
-    sift_queue(s.req, e, s.ids, packed, classes)
+    leave(s.req, e, s.ids, s.keys, packed, classes)
     assert mine == np.isin(s.req["status"], (REJECTED, EXPIRED)).tolist()
 
 

@@ -17,11 +17,12 @@ from headway.controllers.simulator import Candidate
 from headway.engines.runtime_admission import Admission
 from headway.models.goodput import FINISHED
 from headway.models.identified import Hull
-from headway.models.mechanics import admit, preempt_last
+from headway.models.mechanics import give_way
 from headway.models.plant import Plant
 from headway.models.signals import Limits
 from headway.models.state import ALIVE, ALL_STAY, EXPECTED, EXPECTED_KV, RELEASED_IDS, RUNNING_IDS, SEEN, VARIANCE, new_state
 from headway.models.steptime import step_time
+from headway.models.workload import Workload
 from tests.test_admission import LINEAR, ROOF, TARGET
 
 
@@ -33,7 +34,8 @@ def test_the_twin_of_the_standard_library_decides_the_same(seed: int, mode: str,
     n, limits = 40, Limits(int(rng.integers(2000, 40_000)), 16 if coarse else 1, watermark=0.01)
     policy = Policy(admission=mode, lookahead_steps=float(rng.choice([50.0, 1000.0])), lookahead_z=1.64, prior_output_tokens=100.0)
     packed, law = pack_policy(policy, StaticLaw(512.0), (TARGET,) * 3, limits, plant), plant.pack()
-    s = new_state(np.arange(n) * 1.0, rng.integers(1, 2000, n), np.full(n, 1.0), rng.integers(0, 3, n), 3, limits.blocks, 1.0)
+    w = Workload(np.arange(n) * 1.0, rng.integers(1, 2000, n), np.full(n, 1), rng.integers(0, 3, n))
+    s = new_state(w, 3, blocks=limits.blocks, block_tokens=limits.block_tokens)
     twin = Admission(
         lambda n, kv: step_time(law, n, kv, 0.0, 0.0, 0.0),
         limits.blocks,
@@ -59,7 +61,7 @@ def test_the_twin_of_the_standard_library_decides_the_same(seed: int, mode: str,
         for output in gone:
             twin.ended(*output)
         if e["n_running"] > 1 and rng.random() < 0.1:
-            waiting.insert(0, preempt_last(s.req, e, s.ids)[0])
+            waiting.insert(0, give_way(e["n_running"] - 1, s.req, e, s.ids, False, s.units, s.unit_ids))
             twin.preempted()
         e["admit_s"] = rng.uniform(0.005, 0.05)
         for _ in range(3):
@@ -74,7 +76,8 @@ def test_the_twin_of_the_standard_library_decides_the_same(seed: int, mode: str,
             answers.append(wanted)
             if not wanted:
                 break
-            admit(waiting[0], s.req[waiting[0]], e, s.ids)
+            s.ids[RUNNING_IDS, e["n_running"]] = waiting[0]
+            e["n_running"] += 1
             joined(s.req[waiting[0]], e, packed)
             twin.joined(*mine)
             waiting.pop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -174,7 +175,9 @@ def test_the_engine_stands_still_only_while_nobody_is_there(problem: Problem) ->
 @settings(max_examples=80)
 @given(problems())
 def test_every_token_is_computed_once_unless_somebody_is_preempted(problem: Problem) -> None:
-    found = run(problem)
+    problem = problem.one_by_one(prefix_cache="off")
+    patient = dataclasses.replace(problem.drawn.workload, patience_s=None, cancel_s=None)
+    found = run(problem._replace(drawn=problem.drawn._replace(workload=patient)))
     assume(found.preempted == 0)
     log, done = columns(found), found.status == FINISHED
     assert set(found.status[~done]) <= {REJECTED, REJECTED + 1, FAILED}
@@ -228,7 +231,7 @@ def test_many_runs_at_once_measure_what_each_alone_shows(problem: Problem) -> No
     assert np.array_equal(measures, again, equal_nan=True)
     for q, m in np.ndindex(3, 2):
         w, row = drawn.workload, measures[q, m]
-        stretched = Workload(w.arrival_s * stretch[q], w.prompt_tokens, w.output_tokens, w.class_id)
+        stretched = dataclasses.replace(w, arrival_s=w.arrival_s * stretch[q])
         alone = simulate(identified, candidates[q], draws[m]._replace(workload=stretched), targets, limits, cut_s=20.0)
         figures = summarise([alone], targets)
         wanted = {

@@ -13,6 +13,7 @@ from headway.controllers.policy import Policy, pack_policy
 from headway.controllers.survival import EDGES, WIDTHS, bin_of, learn, reached
 from headway.models.signals import Limits
 from headway.models.state import ALIVE, OUTLOOK_BINS, RUNNING_IDS, new_state
+from headway.models.workload import Workload
 from tests.test_admission import LINEAR, TARGET
 
 
@@ -20,7 +21,8 @@ def survival(ended: list[int], going: list[int], policy: Policy) -> np.ndarray:
     """The probability to reach each bin, after outputs ended and with requests that go on."""
     n = len(ended) + len(going)
     packed = pack_policy(policy, StaticLaw(512.0), (TARGET,), Limits(1 << 40), LINEAR)
-    s = new_state(np.zeros(n), np.ones(n), np.ones(n), np.zeros(n, int), 1, 1 << 30, 1.0)
+    w = Workload(np.zeros(n), np.ones(n), np.ones(n), np.zeros(n, int))
+    s = new_state(w, 1, blocks=1 << 30, block_tokens=16)
     e = s.books[0]
     for i, length in enumerate([*ended, *going]):
         s.req[i]["emitted"] = length

@@ -27,6 +27,12 @@ def lacking() -> Iterator[Row]:
     raise Missing("the peer is not installed")
 
 
+def half_lacking() -> Iterator[Row]:
+    """A part that finds out late."""
+    yield BAD
+    raise Missing("the peer is not installed")
+
+
 GOOD, BAD = at_most("error", 2.0, 3.0, "%"), at_least("speed", 1.0, 2.0, "steps/s")
 
 
@@ -36,6 +42,7 @@ GOOD, BAD = at_most("error", 2.0, 3.0, "%"), at_least("speed", 1.0, 2.0, "steps/
         ({"a": part(GOOD, informs("size", 3))}, 0, "x: 1 of 1 bars hold (measuring"),
         ({"a": part(GOOD, BAD)}, 1, "x: 1 of 2 bars hold; short: speed (measuring"),
         ({"a": part(GOOD), "b": lacking}, 2, "x: 1 of 1 bars hold; not measured, something is missing: b (measuring"),
+        ({"a": half_lacking}, 1, "x: 0 of 1 bars hold; short: speed; not measured, something is missing: a (measuring"),
         ({"a": part(BAD), "b": lacking}, 1, "x: 0 of 1 bars hold; short: speed; not measured"),
         ({"a": part(at_most("error", float("nan"), 3.0))}, 1, "x: 0 of 1 bars hold; short: error"),
     ],

@@ -371,3 +371,16 @@ def test_a_trace_refuses_what_is_none() -> None:
     with pytest.raises(ValueError, match="step_time_s of a trace must be finite and not negative"):
         Trace.of(frame.with_columns(step_time_s=pl.lit(-1.0)))
     assert Trace.of(frame.drop("source")).stream.tolist() == [0] * 10
+
+
+@pytest.mark.parametrize(("mark", "said"), [(";", "';'"), ("\t", "tabs"), ("|", "'|'")])
+def test_another_separator_is_named_in_one_short_line(tmp_path: Path, mark: str, said: str) -> None:
+    path = tmp_path / "steps.csv"
+    names = ["step", "step_time_s", "decode_requests", "decode_kv_tokens", "prefill_tokens", "prefill_pairs", "prefill_requests"]
+    path.write_text("\n".join(mark.join(row) for row in (names, ["0", "0,01", "3", "300", "0", "0", "0"])))
+    with pytest.raises(TraceError) as caught:
+        read_trace([path])
+    assert (
+        str(caught.value)
+        == f"{path}: expected commas between the cells of a CSV; its first line is separated by {said}: write it with commas"
+    )

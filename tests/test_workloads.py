@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -68,10 +69,36 @@ def test_mooncake_stamps_stay_and_empty_outputs_are_counted() -> None:
     assert workload.arrival_s.tolist() == [0, 0, 3, 3, 3]
     assert workload.output_tokens.tolist() == [50, 40, 80, 10, 10]
     assert notes == [
-        "9 hashed blocks of prompts, 33% repeat an earlier one; prefixes are not shared here, every prompt counts in full",
+        "6 units of 512 prompt tokens, 33% of them as in an earlier prompt: computed once while cached; 3 hashes of no whole unit left out",
         "1 of 6 rows ask for no output token; set aside",
         "75% of the requests share the time stamp of the one before, stamps are 3 s apart; kept as they are",
     ]
+
+
+def test_equal_hashes_of_mooncake_are_equal_beginnings() -> None:
+    prefix = read_workload(DATA / "mooncake.jsonl")[0].prefix  # the third row asks for no output and is gone
+    assert prefix is not None
+    assert prefix.unit_tokens == 512
+    assert prefix.start.tolist() == [0, 1, 3, 4, 4, 5]
+    assert prefix.ids.tolist() == [0, 0, 1, 2, 3]
+
+
+def test_our_own_hashes_count_where_their_unit_is_said(tmp_path: Path) -> None:
+    workload, notes = read_workload(DATA / "requests.csv")
+    assert workload.prefix is None
+    assert notes[0] == "11 hashes of prompts are not used: no column prefix_unit_tokens says how many tokens each stands for"
+    head = "arrival_s,prompt_tokens,output_tokens,prefix_hashes,prefix_unit_tokens\n"
+    file = _written(tmp_path, head + "2,100,5,a b,32\n0,70,5,a b c,32\n1,96,5,b a,32\n3,40,5,,32\n")
+    workload, notes = read_workload(file)
+    assert workload.prefix is not None
+    assert workload.prefix.start.tolist() == [0, 2, 4, 6, 6]
+    first, second, third = (workload.prefix.ids[2 * i : 2 * i + 2].tolist() for i in range(3))
+    assert first == third
+    assert not set(first) & set(second), "b after nothing is another beginning than b after a"
+    assert notes[0].startswith("6 units of 32 prompt tokens, 33% of them as in an earlier prompt")
+    assert notes[0].endswith("1 hashes of no whole unit left out")
+    with pytest.raises(TraceError, match=r"row 2, column prefix_unit_tokens: expected 32, the same in every row, found '16'"):
+        read_workload(_written(tmp_path, head + "2,100,5,a,32\n0,70,5,a,16\n"))
 
 
 def test_our_own_file_has_classes_by_name() -> None:
@@ -118,7 +145,8 @@ def test_unsorted_rows_are_sorted_and_other_columns_named(tmp_path: Path) -> Non
 FORMS = (
     "csv with arrival_s,prompt_tokens,output_tokens (headway); csv with TIMESTAMP,ContextTokens,GeneratedTokens (azure); "
     "csv with Timestamp,Request tokens,Response tokens (burstgpt); "
-    "jsonl with timestamp,input_length,output_length (mooncake)"
+    "jsonl with timestamp,input_length,output_length (mooncake); "
+    "or what a load generator or an engine wrote of its requests (vllm_bench, guidellm, aiperf, sglang_bench, otel, engine_requests)"
 )
 
 
@@ -215,7 +243,9 @@ def test_what_is_no_file_is_said(tmp_path: Path) -> None:
         read_workload(tmp_path / "none.csv")
     with pytest.raises(TraceError, match="expected a file, not a folder"):
         read_workload(tmp_path)
-    with pytest.raises(ValueError, match="format must be auto or one of headway, azure, burstgpt, mooncake, got 'csv'"):
+    with pytest.raises(
+        ValueError, match=r"format must be auto or one of headway, azure, burstgpt, mooncake, vllm_bench, .*engine_requests, got 'csv'"
+    ):
         read_workload(DATA / "azure.csv", "csv")
     with pytest.raises(TraceError, match="expected a file that exists, or what to draw, such as poisson:rate=5/s"):
         workload_source("none.csv")
@@ -291,7 +321,15 @@ def test_the_mooncake_conversation_trace(shared_data: Path) -> None:
     workload, notes = read_workload(shared_data / "workloads" / "mooncake_fast25_conversation_trace.jsonl")
     assert len(workload) == 12_031
     assert len(np.unique(workload.arrival_s)) == 1180
+    workload.check()
+    assert workload.prefix is not None
+    units = np.diff(workload.prefix.start)
+    assert (units == workload.prompt_tokens // 512).all()
+    text = (shared_data / "workloads" / "mooncake_fast25_conversation_trace.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(np.unique(workload.prefix.ids)) == len({h for one in lines for h in one["hash_ids"][: one["input_length"] // 512]})
     assert notes == [
-        "288,500 hashed blocks of prompts, 37% repeat an earlier one; prefixes are not shared here, every prompt counts in full",
+        "276,491 units of 512 prompt tokens, 38% of them as in an earlier prompt: computed once while cached; "
+        "12,009 hashes of no whole unit left out",
         "90% of the requests share the time stamp of the one before, stamps are 3 s apart; kept as they are",
     ]

@@ -1,5 +1,5 @@
 """The command line."""
 
-from headway.cli.app import main
+from headway.cli.entry import main
 
 __all__ = ["main"]

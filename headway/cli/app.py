@@ -11,6 +11,7 @@ import typer
 import typer.core
 
 from headway import __version__
+from headway.cli.entry import INTERRUPTED
 
 COMMANDS = (
     "headway.cli.record",
@@ -53,7 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-BAD_INPUT, NOT_MET, INTERRUPTED = 2, 1, 130
+BAD_INPUT, NOT_MET = 2, 1
 """Exit statuses."""
 
 

@@ -21,6 +21,7 @@ from headway.cli.options import (
     OtherTarget,
     OtherWorkload,
     Plant,
+    Policy,
     Rate,
     Requests,
     Rows,
@@ -29,6 +30,7 @@ from headway.cli.options import (
     Workload,
     epsilon_given,
     limits_given,
+    not_over_inputs,
     rate_given,
     rows_given,
 )
@@ -42,6 +44,7 @@ def simulate(
     workload: Workload,
     target: TargetText,
     controller: Annotated[Path | None, typer.Option("--controller", help="controller.json; without it the stock engine.")] = None,
+    policy: Policy = None,
     rate: Rate = None,
     rows: Rows = None,
     requests: Requests = None,
@@ -61,13 +64,16 @@ def simulate(
     """
     from headway.loads import open_load, read_controller, read_plant, with_limits
     from headway.pipeline import simulate_stage
+    from headway.policies import parse_policy
 
-    identified = read_plant(plant)
+    changed, identified = parse_policy(policy or ""), read_plant(plant)
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
     limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
     candidate = read_controller(controller).candidate if controller else None
     with progress_bar() as bar:
-        data = simulate_stage(identified, load, candidate, limits, requests=load.requests(requests), runs=runs, seed=seed, progress=bar)
+        data = simulate_stage(
+            identified, load, candidate, limits, requests=load.requests(requests), runs=runs, seed=seed, policy=changed, progress=bar
+        )
     show(data, simulate_lines(data), as_json=json)
 
 
@@ -81,6 +87,7 @@ def tune(
     free: Annotated[
         str | None, typer.Option("--free", help="Numbers that may move, by comma; margin and aging_rate always may. [default: all]")
     ] = None,
+    policy: Policy = None,
     rate: Rate = None,
     rows: Rows = None,
     requests: Requests = None,
@@ -100,14 +107,18 @@ def tune(
     from headway.experiments.tune import Effort
     from headway.loads import open_load, read_plant, with_limits
     from headway.pipeline import tune_stage
+    from headway.policies import parse_policy
 
-    identified = read_plant(plant)
+    not_over_inputs("--out", out, [plant, workload, target])
+    changed, identified = parse_policy(policy or ""), read_plant(plant)
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
     limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
     names = tuple(n.strip() for n in free.split(",") if n.strip()) if free else None
     with progress_bar() as bar:
         effort = Effort(requests=load.requests(requests), seed=seed)
-        _, record = tune_stage(plant, identified, load, limits, out, objective=objective, effort=effort, free=names, progress=bar)
+        _, record = tune_stage(
+            plant, identified, load, limits, out, objective=objective, effort=effort, free=names, policy=changed, progress=bar
+        )
     show({"controller": record.to_json(), **record.tuning}, tune_lines(record.tuning, str(out)), as_json=json)
 
 
@@ -166,6 +177,7 @@ def validate(
     from headway.pipeline import validate_stage
     from headway.units import duration_s
 
+    not_over_inputs("--out", out, [controller, plant, workload, target])
     record = read_controller(controller)
     load = load_of(record, workload=workload, rate_rps=rate_given(rate), target=target)
     limits = with_limits(record.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,13 +22,22 @@ Rate = Annotated[str | None, typer.Option("--rate", help="Rescale the arrivals t
 Rows = Annotated[str | None, typer.Option("--rows", help="Take only these rows of the workload file, such as 0:5000.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything that is drawn.")]
 Epsilon = Annotated[str | None, typer.Option("--epsilon", help="Share that may be late, such as 1%. [default: 1%]")]
-Workload = Annotated[str, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")]
+Workload = Annotated[
+    str,
+    typer.Option(
+        "--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200, closed:clients=64,think=2s,..."
+    ),
+]
 OtherWorkload = Annotated[str | None, typer.Option("--workload", help="Another workload than the controller was tuned for.")]
 TargetText = Annotated[
     str,
     typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms,transport=2ms,level=request, or a TOML file of classes."),
 ]
 OtherTarget = Annotated[str | None, typer.Option("--target", help="Another target than the controller was tuned for.")]
+Policy = Annotated[
+    str | None,
+    typer.Option("--policy", help="Whom to serve: order=slack,triage=reject,admission=lookahead, or any other field of the policy."),
+]
 Requests = Annotated[int | None, typer.Option("--requests", min=20, help="Requests per run. [default: about 120 s of arrivals]")]
 Blocks = Annotated[str, typer.Option("--blocks", help="Rows to use: all, even or odd blocks of 200.")]
 Where = Annotated[list[str] | None, typer.Option("--where", help="Use only rows with column=value; may be given more than once.")]
@@ -165,17 +175,18 @@ def hardware_given(llm_name: str | None, device_name: str | None, tp: int) -> An
     return Hardware(model, None if device_name is None else device(device_name), tp)
 
 
-def not_over_inputs(option: str, out: Path, inputs: Iterable[Path | None]) -> None:
+def not_over_inputs(option: str, out: Path, inputs: Iterable[Path | str | None]) -> None:
     """Refuse to write over a file that the same command reads: a trace cannot be recorded twice.
 
     Args:
         option: the output's, for the message.
         out: where the result is to go.
-        inputs: files that are read; None where one was not given.
+        inputs: files that are read, or texts that may name one; None where one was not given.
 
     Raises:
         ValueError: both are one file.
     """
     for path in inputs:
-        if path is not None and path.exists() and out.exists() and out.samefile(path):
+        # os.path, because a Path raises where a text is too long for a file name
+        if path is not None and os.path.exists(path) and out.exists() and os.path.samefile(out, path):
             raise ValueError(f"{option} {out} would be written over {path}, which this command reads; name another file")

@@ -16,6 +16,7 @@ from headway.cli.options import (
     MaxLen,
     MaxSeqs,
     MaxTokens,
+    Policy,
     Rate,
     Requests,
     Rows,
@@ -35,7 +36,10 @@ from headway.cli.terminal import progress_bar, show
 def run(
     trace: Annotated[list[Path] | None, typer.Option("--trace", help="Trace file; may be given more than once.")] = None,
     workload: Annotated[
-        str | None, typer.Option("--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200.")
+        str | None,
+        typer.Option(
+            "--workload", help="Workload file, or what to draw: poisson:rate=5/s,prompt=600,output=200, closed:clients=64,think=2s,..."
+        ),
     ] = None,
     target: Annotated[
         str | None, typer.Option("--target", help="What clients were promised: ttft=1s,itl=25ms, or a TOML file of classes.")
@@ -46,6 +50,7 @@ def run(
     ] = None,
     engine: Annotated[str, typer.Option("--engine", help="What to validate on: sim or kernels.")] = "sim",
     objective: Annotated[str, typer.Option("--objective", help="attainment, requests or capacity.")] = "attainment",
+    policy: Policy = None,
     where: Where = None,
     rate: Rate = None,
     rows: Rows = None,
@@ -88,6 +93,7 @@ def run(
             limits=limits_given(kv_tokens, block, max_seqs, max_len, max_tokens),
             epsilon=epsilon_given(epsilon),
             seed=seed,
+            policy=policy,
         )
     with progress_bar() as bar:
         data = run_all(folder, request, resume=resume is not None, progress=bar)

@@ -7,6 +7,7 @@ from typing import Any
 from headway.cli.fitted import binding_lines, coefficient_lines, ends_text, structure_lines
 from headway.cli.terminal import ms, percent, table, warning_lines
 from headway.notes import ordered
+from headway.tails import QUANTILE_WORDS, TAILS, refusals, tail
 
 
 def rows_line(rows: dict[str, Any]) -> str:
@@ -105,11 +106,11 @@ def side_table(sides: dict[str, dict[str, Any]]) -> list[str]:
     """
     rows: list[tuple[str, ...]] = [("", *sides)] if any(sides) else []
     rows += [(label, *(show(s[name]) for s in sides.values())) for label, name, show in SIDE_ROWS]
-    for label, name in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
-        for q, word in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")):
-            rows.append((f"{label} {word}", *(ms(s[name][q]) for s in sides.values())))
+    for name, label in TAILS.items():
+        for q in ("p50", "p99", "p999"):
+            rows.append((f"{label} {QUANTILE_WORDS[q]}", *(tail(s, name, q, ms) for s in sides.values())))
     rows.append(("longest gap", *(ms(s["max_gap_s"]) for s in sides.values())))
-    return table([*rows, *class_rows(list(sides.values()))])
+    return [*table([*rows, *class_rows(list(sides.values()))]), *refusals(sides)]
 
 
 def class_rows(sides: list[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -192,8 +193,46 @@ def simulate_lines(data: dict[str, Any]) -> list[str]:
         "deferred": "by admission",
     }
     bound = ", ".join(f"{percent(share)} {words[name]}" for name, share in data["binding"].items())
-    lines = [f"{data['requests']:,} requests in {data['runs']} runs, load {data['load']}", *side_table({"": data}), f"steps bound: {bound}"]
-    return [*lines, *warning_lines(data["warnings"])]
+    lines = [
+        f"{data['requests']:,} requests in {data['runs']} runs, load {data['load_text']}",
+        *side_table({"": data}),
+        f"steps bound: {bound}",
+    ]
+    return [*lines, *beside_lines(data), *warning_lines(data["warnings"])]
+
+
+def beside_lines(data: dict[str, Any]) -> list[str]:
+    """Goodput as others define it, fairness, and where the steps' time went.
+
+    Args:
+        data: figures of one side.
+
+    Returns:
+        Lines.
+    """
+    others = ", ".join(f"{name} {percent(v)}" for name, v in data["others"].items() if v is not None and not name.endswith("_rps"))
+    worst, even = data["fairness"]["worst_class"], data["fairness"]
+    lines = [f"others' goodput: {others}"] if others else []
+    if len(data["classes"]) > 1 and worst is not None:
+        lines.append(f"worst class: {worst} {percent(even['worst_attainment'])}, Jain's index over classes {even['jain_classes']:.3f}")
+    if data.get("resources"):
+        time = data["resources"]["time"]
+        parts = [f"{percent(share)} {TIME_WORDS[name]}" for name, share in sorted(time.items(), key=lambda x: -x[1]) if share >= 0.005]
+        lines.append(f"steps' time: {', '.join(parts)}")
+    if data["recomputed_tokens"] or data["swapped_blocks"]:
+        lines.append(f"preempted: {data['recomputed_tokens']:,.0f} tokens computed again, {data['swapped_blocks']:,.0f} blocks moved")
+    return lines
+
+
+TIME_WORDS = {
+    "floor": "floor",
+    "decode_requests": "decodes",
+    "decode_kv_tokens": "KV read",
+    "prefill_tokens": "prefill tokens",
+    "prefill_pairs": "prompt attention",
+    "prefill_requests": "prompts",
+}
+"""Parts of a step's time in words."""
 
 
 def settings_text(settings: dict[str, Any]) -> str:
@@ -267,8 +306,20 @@ def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:
     ci = data["gain_ci95"]
     span = f" [{ci[0] * 100:+.1f}, {ci[1] * 100:+.1f}]" if ci[0] is not None else ""
     lines.append(f"gain       share of tokens on time {data['gain'] * 100:+.1f} %{span} over the best static setting")
-    lines += verdict_lines(data)
+    lines += [*verdict_lines(data), *drift_lines(data.get("drift"))]
     return [*lines, *warning_lines(data["notes"]), *([f"written    {out}"] if out else [])]
+
+
+def drift_lines(drift: dict[str, Any] | None) -> list[str]:
+    """Whether the engine behaved as its plant says while it was validated.
+
+    Args:
+        drift: of validation.json; None where no step was recorded.
+
+    Returns:
+        Lines.
+    """
+    return [f"{('plant', '')[k > 0]:10} {text}" for k, text in enumerate((drift or {}).get("said") or [])]
 
 
 def verdict_lines(data: dict[str, Any]) -> list[str]:

@@ -249,7 +249,8 @@ class Runtime:
             if self._outages & (self._outages - 1) == 0:
                 log.info("readings are back; faults in all: %d", self.faults)
         guard.ready = ready
-        self.observe(y, p)
+        if p >= RATE_TOKENS:
+            self.observe(y, p)
         if self.drift is not None and predicted_s > 0.0:
             before = self.drift.alarm
             if self.drift.update(predicted_s, y) not in (0, before):

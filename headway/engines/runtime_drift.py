@@ -54,25 +54,46 @@ class DriftWatch:
         if not (0.0 < step_time_s < math.inf and 0.0 < predicted_s < math.inf):
             self.skipped += 1
             return self.alarm
-        residual = math.log(step_time_s) - math.log(predicted_s)
-        most = DRIFT_SPIKE * math.sqrt(self.variance)
-        left = min(max(residual - self.memory * self.slow, -most), most)
+        # conditions in the place of min and max, here and below: this runs in every step of an engine
+        residual, limit, variance = math.log(step_time_s) - math.log(predicted_s), self.limit, self.variance
+        most, left = DRIFT_SPIKE * math.sqrt(variance), residual - self.memory * self.slow
+        left = -most if left < -most else most if left > most else left
         self.slow = self.memory * self.slow + self.gain * left
         self.rows += 1
-        if self.up < self.limit / 2.0 and self.down < self.limit / 2.0:
-            self.variance += max(DRIFT_STEP, 1.0 / (self.rows + DRIFT_STEPS_BELIEVED)) * (left * left - self.variance)
-            self.variance = max(self.variance, 1e-12)
-        scale = math.sqrt(max(self.variance, self.blocks[0][0], self.blocks[1][0]))
-        k = max(self.reference, self.least / scale)
-        self.up = min(max(self.up + left / scale - k, 0.0), DRIFT_MOST * self.limit)
-        self.down = min(max(self.down - left / scale - k, 0.0), DRIFT_MOST * self.limit)
-        seen = min(max(residual, -1.0), 1.0)
-        self.up_sum, self.up_rows = (self.up_sum + seen, self.up_rows + 1) if self.up > 0.0 else (0.0, 0)
-        self.down_sum, self.down_rows = (self.down_sum + seen, self.down_rows + 1) if self.down > 0.0 else (0.0, 0)
-        for block, length in zip(self.blocks, DRIFT_BLOCKS, strict=True):
-            _spread_of_means(block, length, left)
-        self._judge()
+        if self.up < limit / 2.0 and self.down < limit / 2.0:
+            weight = 1.0 / (self.rows + DRIFT_STEPS_BELIEVED)
+            variance += (weight if weight > DRIFT_STEP else DRIFT_STEP) * (left * left - variance)
+            self.variance = variance = variance if variance > 1e-12 else 1e-12
+        fast, slow = self.blocks
+        widest = fast[0] if fast[0] > variance else variance
+        scale = math.sqrt(slow[0] if slow[0] > widest else widest)
+        k = self.least / scale
+        k = k if k > self.reference else self.reference
+        self._accumulate(left / scale, k, -1.0 if residual < -1.0 else 1.0 if residual > 1.0 else residual)
+        for block, length in ((fast, DRIFT_BLOCKS[0]), (slow, DRIFT_BLOCKS[1])):
+            block[1] += left
+            block[2] += 1.0
+            if block[2] >= length:
+                _spread_of_means(block, length)
+        if self.alarm or self.up > limit or self.down > limit:
+            self._judge()
         return self.alarm
+
+    def _accumulate(self, scaled: float, k: float, seen: float) -> None:
+        """One step into both CUSUMs, and into the residual's sum since each last stood at zero."""
+        most, up, down = DRIFT_MOST * self.limit, self.up + scaled - k, self.down - scaled - k
+        if up > 0.0:
+            self.up = up if up < most else most
+            self.up_sum += seen
+            self.up_rows += 1
+        else:
+            self.up, self.up_sum, self.up_rows = 0.0, 0.0, 0
+        if down > 0.0:
+            self.down = down if down < most else most
+            self.down_sum += seen
+            self.down_rows += 1
+        else:
+            self.down, self.down_sum, self.down_rows = 0.0, 0.0, 0
 
     def _judge(self) -> None:
         if (self.alarm > 0 and self.up < DRIFT_CLEAR * self.limit) or (self.alarm < 0 and self.down < DRIFT_CLEAR * self.limit):
@@ -108,14 +129,11 @@ class DriftWatch:
         )
 
 
-def _spread_of_means(block: list[float], length: float, left: float) -> None:
-    """One step into a block: its variance from the difference of means, its sum, its rows, the mean before, blocks so far."""
-    block[1] += left
-    block[2] += 1.0
-    if block[2] >= length:
-        mean = block[1] / length
-        if block[4] > 0.0:
-            square = min((mean - block[3]) ** 2 * length / 2.0, DRIFT_SPIKE * DRIFT_SPIKE * block[0])
-            block[0] += max(DRIFT_BLOCK, 1.0 / (block[4] + DRIFT_BLOCKS_BELIEVED)) * (square - block[0])
-        block[1], block[2], block[3] = 0.0, 0.0, mean
-        block[4] += 1.0
+def _spread_of_means(block: list[float], length: float) -> None:
+    """A full block: its variance from the difference of means, its sum, its rows, the mean before, blocks so far."""
+    mean = block[1] / length
+    if block[4] > 0.0:
+        square = min((mean - block[3]) ** 2 * length / 2.0, DRIFT_SPIKE * DRIFT_SPIKE * block[0])
+        block[0] += max(DRIFT_BLOCK, 1.0 / (block[4] + DRIFT_BLOCKS_BELIEVED)) * (square - block[0])
+    block[1], block[2], block[3] = 0.0, 0.0, mean
+    block[4] += 1.0

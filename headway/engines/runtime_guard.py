@@ -110,9 +110,16 @@ class Guard:
         """
         if not self.least_s <= step_time_s <= self.most_s:
             return CLOCK
-        if predicted_s > 0.0 and self._twice(step_time_s / predicted_s, prefill_tokens > 0.0):
-            return DOUBLE
-        if decode_requests + prefill_tokens <= self.held or decode_requests + prefill_tokens <= max(self.held_before, self.held_earlier):
+        if predicted_s > 0.0:
+            ratio, mixed = step_time_s / predicted_s, prefill_tokens > 0.0
+            # most readings are of one loop and follow such a one
+            if self.doubled[mixed] or TWICE_LOW * self.single[mixed] <= ratio <= TWICE_HIGH * self.single[mixed]:
+                if self._twice(ratio, mixed):
+                    return DOUBLE
+            else:
+                self.single[mixed], self.flips[mixed] = ratio, 0
+        tokens = decode_requests + prefill_tokens
+        if tokens <= self.held or tokens <= self.held_before or tokens <= self.held_earlier:
             self.over = 0
             return 0
         self.over += 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 LAWS = {
     "static": ("token_budget",),
     "updown": ("margin", "up_tokens", "down", "initial_tokens", "most_tokens"),
-    "pi": ("margin", "kp", "ki", "kt", "slope_s_per_token", "initial_tokens", "most_tokens", "quantum_tokens"),
+    "pi": ("margin", "kp", "ki", "kt", "slope_s_per_token", "slew_tokens", "initial_tokens", "most_tokens", "quantum_tokens"),
     "balanced": ("late_rate", "gain", "initial_tokens", "most_tokens"),
     "feedforward": ("margin", "ki", "most_tokens", "quantum_tokens"),
     "tracker": ("late_rate", "kb", "eta", "margin", "start_decode", "start_mixed", "most_tokens", "quantum_tokens"),
@@ -53,7 +53,7 @@ def start_state(law: str, gains: Gains) -> list[float]:
     if law == "feedforward":
         return [0.0, NONE]
     if law == "pi":
-        return [min(gains[5:7])] * 2 + [NONE]
+        return [min(gains[6:8])] * 2 + [NONE]
     return [min(gains[-2:])] if law in ("updown", "balanced") else [0.0]
 
 
@@ -157,14 +157,14 @@ def _updown(
 
 def _pi(gains: Gains, state: list[float], step_time_s: float, _prefill: float, bound: bool, budget_s: float, _predicted_s: float) -> None:
     """PI with back-calculation; it integrates only while the budget binds or the step is above its setpoint."""
-    margin, kp, ki, kt, slope, _, most, quantum = gains
+    margin, kp, ki, kt, slope, slew, _, most, quantum = gains
     setpoint_s = (1.0 - margin) * budget_s
     if bound or step_time_s > setpoint_s:
         error = (setpoint_s - step_time_s) / slope
         withheld = state[1] - state[2] if quantum >= 2.0 and state[2] >= 0.0 else 0.0
         integral = state[0] + ki * (error - withheld)
         wanted = integral + kp * error
-        u = min(max(wanted, 0.0), most)
+        u = min(max(wanted, state[1] - slew, 0.0), state[1] + slew, most)
         state[0] = integral + kt * (u - wanted)
         state[1] = u
 

@@ -44,6 +44,8 @@ def _of_verdict(found: Findings) -> list[str]:
         late = number(dig(data, "controller", "attainment"))
         share = percent(None if late is None else 1 - late)
         text.append(f"target not reached at this load: {share} of the owed tokens were late or never came, {percent(found.epsilon)} may be")
+    if dig(data, "drift", "alarms"):
+        text += [f"validation: {said}" for said in (dig(data, "drift", "said") or [])[:1]]
     return text
 
 
@@ -74,8 +76,16 @@ def _of_tuning(found: Findings) -> list[str]:
         if dig(found.validation, side, "load") == "unstable":
             text.append(
                 f"{label} the load is more than can be carried: over 5 % of the arriving prompt work is never served, queued or shed"
+                + _in_numbers(found, side)
             )
+        elif dig(found.validation, side, "load") == "uncertain":
+            text.append(f"{label} nobody can say whether the load can be carried, so no TTFT is given as a point{_in_numbers(found, side)}")
     return text
+
+
+def _in_numbers(found: Findings, side: str) -> str:
+    said = dig(found.validation, side, "load_text")
+    return f" ({said})" if said and said != dig(found.validation, side, "load") else ""
 
 
 def _of_load(found: Findings) -> list[str]:

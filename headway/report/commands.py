@@ -12,7 +12,7 @@ LIMIT_OPTIONS = {"block_tokens": "block"}
 
 STAGE_OPTIONS = {
     "fit": ("where", "limits", "epsilon", "seed"),
-    "tune": ("workload", "target", "objective", "rate", "rate_rps", "rows", "requests", "epsilon", "seed"),
+    "tune": ("workload", "target", "objective", "policy", "rate", "rate_rps", "rows", "requests", "epsilon", "seed"),
     "validate": ("engine", "runs", "live_s"),
 }
 """Entries of a request that a stage's command takes as options."""

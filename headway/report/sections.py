@@ -33,6 +33,7 @@ from headway.report.sentences import (
     ttft_sentence,
 )
 from headway.report.tables import folded, gain_table, provenance_table, settings_table, side_table
+from headway.report.tails import side_notes
 from headway.report.text import count, escape
 
 WINDOW = 400
@@ -228,8 +229,13 @@ def loop_section(found: Findings) -> str:
         return lacking(found, "validate", "The validation recorded no steps.")
     budget_s, setpoint_s = (dig(found.controller, k) for k in ("budget_s", "setpoint_s"))
     first, last, why = _window(timeline)
+    paired = "".join(f"<p>{escape(_sentence(text))}</p>" for text in dig(found.validation, "drift", "said") or [] if isinstance(text, str))
     said = loop_sentence(timeline, other, budget_s, setpoint_s) + f" It opens with steps {count(first + 1)} to {count(last + 1)}, {why}."
-    return shown(closed_loop(timeline, budget_s=budget_s, setpoint_s=setpoint_s, other=other, window=(first, last)), said)
+    return shown(closed_loop(timeline, budget_s=budget_s, setpoint_s=setpoint_s, other=other, window=(first, last)), said) + paired
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _window(timeline: Mapping[str, Any]) -> tuple[int, int, str]:
@@ -265,7 +271,7 @@ def side_section(found: Findings) -> str:
     if sides:
         groups["tuning, held-out seeds, predicted"] = {heading: side["figures"] for heading, side in sides.items()}
     html = lacking(found, "validate" if found.controller else "tune") if found.validation is None else ""
-    html += side_table(groups, "What became of the promise") if groups else ""
+    html += side_table(groups, "What became of the promise") + side_notes(groups) if groups else ""
     return html + (settings_table(sides) if sides else "")
 
 

@@ -12,6 +12,7 @@ from headway.report.axes import FURTHEST, MOST_POINTS, distribution_range, step_
 from headway.report.data import Steps, dig, distribution_of
 from headway.report.figures import BLOCK
 from headway.report.text import between, change, count, given, number, percent, time
+from headway.tails import tail
 
 FEW = 10
 """Requests in the last thousandth below which a p99.9 is hardly known."""
@@ -197,10 +198,13 @@ def ttft_sentence(validation: Mapping[str, Any], targets_s: Sequence[float]) -> 
     Returns:
         Sentences.
     """
-    p99 = lambda *side: time(dig(validation, *side, "ttft_s", "p99"))  # noqa: E731
+    p99 = lambda *side: tail(dig(validation, *side), "ttft_s", "p99", time)  # noqa: E731
     text = f"Of the requests that were served, 99 % had their first token within {p99('controller')} with the controller"
     text += f" (predicted {p99('predicted', 'controller')}) and within {p99('best_static')} with the best static setting"
     text += f" (predicted {p99('predicted', 'best_static')}); the target is {' or '.join(given(t) for t in targets_s)}."
+    why = dig(validation, "controller", "refused", "ttft_s.p99")
+    if why:
+        text = f"No p99 of the TTFT is given for the controller: {why}. The target is {' or '.join(given(t) for t in targets_s)}."
     for side, label in (("controller", "controller"), ("best_static", "static setting")):
         shed = number(dig(validation, side, "shed"))
         if shed:
@@ -222,7 +226,7 @@ def itl_sentence(validation: Mapping[str, Any], target_s: float | None) -> str:
     Returns:
         Sentences.
     """
-    p99 = lambda *side: time(dig(validation, *side, "itl_s", "p99"))  # noqa: E731
+    p99 = lambda *side: tail(dig(validation, *side), "itl_s", "p99", time)  # noqa: E731
     text = f"99 % of the gaps are within {p99('controller')} with the controller (predicted {p99('predicted', 'controller')})"
     text += f" and within {p99('best_static')} with the best static setting (predicted {p99('predicted', 'best_static')})."
     over = [_above(dig(validation, side), target_s) for side in ("controller", "best_static")]

@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headway.report.data import Findings, dig
+from headway.report.tails import class_tails, more_rows
 from headway.report.text import NONE, count, digits, escape, number, percent, time
+from headway.tails import TAILS, tail
+
+ADMISSION = ("binding", "deferred")
+"""Where the share of steps stands that admission bound: only with those who hold anybody back."""
 
 SIDE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("requests", ("requests",), count),
@@ -25,6 +30,7 @@ SIDE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("steps bound by token budget", ("binding", "budget"), percent),
     ("steps bound by running limit", ("binding", "running"), percent),
     ("steps bound by KV cache", ("binding", "kv"), percent),
+    ("steps bound by admission", ADMISSION, percent),
     ("steps bound by nothing", ("binding", "none"), percent),
     ("load", ("load",), lambda value: str(value or NONE)),
 )
@@ -82,11 +88,15 @@ def side_table(groups: Mapping[str, Mapping[str, Any]], caption: str) -> str:
     """
     headings = [heading for group in groups.values() for heading in group]
     sides = [side for group in groups.values() for side in group.values()]
-    rows = [(label, *(show(dig(side, *place)) for side in sides)) for label, place, show in SIDE_ROWS]
+    held = any(number(dig(side, *ADMISSION)) for side in sides)
+    cell = lambda side, place, show: tail(side, place[0], place[1], time) if place[0] in TAILS else show(dig(side, *place))  # noqa: E731
+    rows = [(label, *(cell(side, place, show) for side in sides)) for label, place, show in SIDE_ROWS if held or place != ADMISSION]
+    rows += more_rows(sides)
     names = list(dict.fromkeys(name for side in sides for name in dig(side, "classes") or {}))
     for name in names if len(names) > 1 else []:
         for label, key in (("attainment", "attainment"), ("clean requests", "request_attainment"), ("shed", "shed")):
             rows.append((f"class {name}: {label}", *(percent(dig(side, "classes", name, key)) for side in sides)))
+        rows += class_tails(name, sides)
     return table(("", *headings), rows, caption, [(title, len(group)) for title, group in groups.items()])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from headway.identification.diagnostics.actuator import actuator
 from headway.identification.diagnostics.clock import host_gap, plausible_field
 from headway.identification.diagnostics.closed_loop import closed_loop
-from headway.identification.diagnostics.drift import drift, slow_rows
+from headway.identification.diagnostics.drift import drift, jumped, levels, slow_rows
 from headway.identification.diagnostics.independence import independence
 from headway.identification.diagnostics.outliers import outliers
 from headway.identification.diagnostics.staircase import staircase
@@ -22,6 +22,8 @@ from headway.identification.trace import Trace
 from headway.models.plant import Plant
 
 COMMANDS = ("token_budget", "running_limit", "chunk_tokens")
+FOLLOW = ("whiteness", "independence", "lack_of_fit")
+"""Diagnostics of the residuals whose findings may be no more than the consequence of a jump."""
 UNORDERED = "no row is the step after another (a table, or a sample of steps): what neighbours share, and drift, were not tested"
 
 
@@ -47,8 +49,8 @@ def diagnose(
         lag: time booked on neighbours that was taken out before the fit, and is before the diagnostics; None for none.
 
     Returns:
-        (findings by name of the diagnostic, as plain JSON values, and under "sentences" what each has to say; all of these
-        sentences in order).
+        (findings by name of the diagnostic, as plain JSON values, and under "sentences" what each has to say; these
+        sentences in order, those that may follow from a jump counted only).
     """
     pairs = _of_residuals(trace, plant, used, epsilon, lag or Lag.none())
     throttled = np.zeros(len(trace), bool)
@@ -61,7 +63,18 @@ def diagnose(
     pairs |= {**_of_commands(trace, busy), **_of_clock(trace, busy)}
     found = {name: result for name, (result, _) in pairs.items()}
     sentences = {name: said for name, (_, said) in pairs.items() if said}
-    return {**found, "sentences": sentences}, [text for said in sentences.values() for text in said]
+    return {**found, "sentences": sentences}, _told(sentences, jumped(pairs["drift"][0]))
+
+
+def _told(sentences: dict[str, list[str]], jump: bool) -> list[str]:
+    """All of them in order; behind a jump what may follow from it is counted only: a plant that is a mean of two misses in many ways."""
+    held = [text for name in FOLLOW for text in sentences.get(name, [])] if jump else []
+    told = [text for name, said in sentences.items() if not (jump and name in FOLLOW) for text in said]
+    if not held:
+        return told
+    follow = f"; {len(held)} further finding{'s' * (len(held) != 1)} on residuals may follow from it, see the diagnostics of the plant"
+    at = told.index(sentences["drift"][0])
+    return [*told[:at], told[at] + follow, *told[at + 1 :]]
 
 
 def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float, lag: Lag) -> dict[str, tuple[Any, list[str]]]:
@@ -73,14 +86,17 @@ def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float, 
     columns = {name: column for name, column in batch._asdict().items() if name not in trace.missing}
     ordered = bool(beside.before.any())  # else no row is the step after another, as in a table of kernels
     timed = slice(None) if ordered else slice(0)
+    moved = drift(residual[timed], stream[timed], trace.frame["step"].to_numpy()[used][timed])
+    whole, residual = residual, residual.copy()
+    residual[timed] -= levels(moved[0], residual[timed], stream[timed], mixed[timed])
     white, said = whiteness(residual[timed], mixed[timed], stream[timed])
     inputs = {name: column[timed] for name, column in columns.items()}
     return {
         "whiteness": (white, said if ordered else [UNORDERED]),
         "independence": independence(residual[timed], predicted[timed], mixed[timed], stream[timed], inputs),
         "lack_of_fit": staircase(residual, mixed, stream, batch.decode_requests + batch.prefill_tokens),
-        "variance": variance(residual, predicted, mixed, stream, columns, epsilon=epsilon),
-        "drift": drift(residual[timed], stream[timed], trace.frame["step"].to_numpy()[used][timed]),
+        "variance": variance(whole, predicted, mixed, stream, columns, epsilon=epsilon),
+        "drift": moved,
     }
 
 

@@ -30,6 +30,8 @@ SPELL_LIMIT = 2.35
 """The same for a spell that ends again: the range of a Brownian bridge."""
 CLEAREST = 1e6
 """Statistic of a change without any noise beside it."""
+JUMP = 0.08
+"""Change of the step time from which on other findings on the residuals are taken for its consequences."""
 WANDER_STEPS = 200
 """Steps over which the residual is averaged to see it wander [steps]."""
 WANDER = 0.06
@@ -79,6 +81,7 @@ def drift(residual: np.ndarray, stream: np.ndarray, step: np.ndarray, *, seed: i
 
     The slope's interval is a bootstrap over blocks. Change points by binary segmentation of block means: a split counts
     if its CUSUM exceeds that of a process with the noise's own first-order correlation, sqrt(var / (1 - rho)^2) per mean.
+    Where a straight line explains a stream as well as all its splits, there is a slope and no change point.
 
     Args:
         residual: log(measured / predicted) of the used rows, in time order within each stream, shape (k,).
@@ -128,11 +131,59 @@ def slow_rows(found: dict[str, Any], rows: int) -> np.ndarray:
     return mask
 
 
+def levels(found: dict[str, Any], residual: np.ndarray, stream: np.ndarray, mixed: np.ndarray) -> np.ndarray:
+    """How much of each residual is a change of level or a slope that was said: what else is asked of residuals is asked without it.
+
+    A jump that stays in them looks like memory from step to step, and like a term that is missing or bent, wherever the load
+    before and after it differed: one cause, many findings.
+
+    Args:
+        found: the first result of `drift`.
+        residual: as it was given, shape (k,).
+        stream: likewise, shape (k,).
+        mixed: whether each step held prefill, shape (k,), bool.
+
+    Returns:
+        Log of how far its level, or its place on the slope, lies from the plant, shape (k,); zero where nothing was said.
+    """
+    out = np.zeros(len(residual))
+    for one in found["streams"]:
+        rows = np.flatnonzero(stream == one["stream"])
+        large = [change["row"] for change in one["changes"] if abs(change["size"]) > NOTICED]
+        if large:
+            for part in np.split(rows, np.searchsorted(rows, large)):
+                for side in (part[mixed[part]], part[~mixed[part]]):
+                    out[side] = np.median(residual[side]) if len(side) else 0.0
+        elif _slopes(one):
+            out[rows] = one["slope_per_1000"] * (np.arange(len(rows)) - (len(rows) - 1) / 2) / 1000
+    return out
+
+
+def jumped(found: dict[str, Any]) -> bool:
+    """Whether the engine changed so much that the plant is a mean of two: what else its residuals show may follow from that.
+
+    Args:
+        found: the first result of `drift`.
+
+    Returns:
+        True for a change of at least `JUMP`.
+    """
+    return any(abs(change["size"]) >= JUMP for one in found["streams"] for change in one["changes"])
+
+
+def _slopes(found: dict[str, Any]) -> bool:
+    """Whether a slope is sure and large enough to be said."""
+    half = (found["ci95"][1] - found["ci95"][0]) / 2
+    return abs(found["slope_per_1000"]) >= SURE * half and abs(found["slope_per_1000"] * found["steps"] / 1000) >= NOTICED
+
+
 def _stream(residual: np.ndarray, step: np.ndarray, start: int, rng: np.random.Generator) -> tuple[dict[str, Any], list[str]]:
     size = spread(residual)
     value = settled(residual) * (size if size > 0 else 1.0)
     slope, low, high = _slope(value, rng)
     changes = _changes(value)
+    # steps of a stair that a line explains as well are no changes: the engine drifted
+    changes = [] if changes and _straight(value, [row for row, _ in changes]) else changes
     levels = np.array([np.median(part) for part in np.split(residual, [row for row, _ in changes])])
     named = [
         Change(start + row, int(step[row]), float(np.expm1(levels[i + 1] - levels[i])), statistic)
@@ -166,6 +217,23 @@ def _slope(value: np.ndarray, rng: np.random.Generator) -> tuple[float, float, f
     # few blocks: the normal quantile of their spread, widened as Student's is
     half = 1.96 * float(drawn.std()) * (1 + 2.5 / count)
     return slope, slope - half, slope + half
+
+
+def _straight(value: np.ndarray, rows: list[int]) -> bool:
+    """Whether a line explains the means of a stream better than levels between these rows (BIC; a level costs its row as well)."""
+    n = len(value)
+    length = max(LEAST_MEAN, -(-n // MOST_MEANS))
+    count = n // length
+    means = value[: count * length].reshape(count, length).mean(axis=1)
+    place = np.arange(count) - (count - 1) / 2
+    line = means - means.mean() - place * float(place @ means) / float(place @ place)
+    # a mean that a change falls into belongs to neither side
+    at = np.clip(np.asarray(rows) // length, 0, count - 1)
+    clean = np.setdiff1d(np.arange(count), at)
+    level = np.searchsorted(at, clean)
+    left = np.concatenate([means[clean[level == k]] - means[clean[level == k]].mean() for k in np.unique(level)])
+    power = [max(float(part @ part) / len(part), 1e-18) for part in (line, left)]
+    return bool(count * np.log(power[0] / power[1]) < (2 * len(rows) + 1 - 2) * np.log(count))
 
 
 def _wander(value: np.ndarray, size: float) -> list[float] | None:
@@ -268,8 +336,7 @@ def _said(found: dict[str, Any], changes: list[Change], slow: list[Slow]) -> lis
     low, high = found["ci95"]
     total = found["slope_per_1000"] * found["steps"] / 1000
     if not large:
-        half = (high - low) / 2
-        if abs(found["slope_per_1000"]) < SURE * half or abs(total) < NOTICED:
+        if not _slopes(found):
             return _wandering(found["wanders"])
         word = "slower" if total > 0 else "faster"
         return [

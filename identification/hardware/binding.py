@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from headway.identification.hardware.implied import Facts
 from headway.identification.hardware.tp import TpLaw
+from headway.models.bottleneck import spent_s
 from headway.models.plant import Batch, Plant
 
 RESOURCES: tuple[str, ...] = ("bandwidth", "arithmetic", "interconnect", "launch")
@@ -20,12 +20,9 @@ USES = {
     "prefill_requests": "launch",
     "prefill_tokens": "arithmetic",
 }
-"""The resource that each sum of a step works on, in the order in which sums are taken away: pairs before the tokens that
-they belong to."""
+"""The resource that each sum of a step works on."""
 TERMS_APART = {"saturation": "bandwidth", "past_limit": "launch"}
 """Terms whose resource is not that of the sum they grow with: more tokens read more experts' weights, or leave the graphs."""
-FEW = 1e-6
-"""Prompt tokens in place of none: without any, a step would fall into the other regime [tokens]."""
 ALIKE = 0.05
 """Difference of two shares below which neither is said to bind alone."""
 
@@ -49,8 +46,7 @@ class Binding(NamedTuple):
 def binding(plant: Plant, batch: Batch, facts: Facts | None = None, law: TpLaw | None = None) -> Binding:
     """Attribute a step's predicted time to resources.
 
-    share of x = (F(batch) - F(batch without x)) / F(batch), one sum after the other, averaged over taking the cache away
-    first and last (under a roof the order matters); what no sum explains is the floor
+    share of x = (F(batch) - F(batch without x)) / F(batch), as `headway.models.bottleneck.spent_s`; what no sum explains is the floor
 
     With facts, the floor gives the time in which the weights can be read at peak to bandwidth. With a law across
     tensor-parallel sizes, the part of the work's own time that does not shrink with more devices goes to the links.
@@ -78,9 +74,9 @@ def binding(plant: Plant, batch: Batch, facts: Facts | None = None, law: TpLaw |
     if not whole > 0:
         raise ValueError(f"the step must take time, got {whole:g} s for {tuple(float(x) for x in batch)}")
     seconds = dict.fromkeys(RESOURCES, 0.0)
-    for order in (tuple(USES), (*tuple(USES)[1:], next(iter(USES)))):
-        for name, value in _spent(plant, batch, order):
-            seconds[USES[name]] += 0.5 * value
+    spent = spent_s(plant, batch)
+    for name, resource in USES.items():
+        seconds[resource] += float(spent[name][0])
     for term, resource in TERMS_APART.items():
         own = min(whole - _seconds(_lacking(plant, term), batch), seconds["arithmetic"])
         seconds["arithmetic"] -= own
@@ -100,17 +96,6 @@ def binding(plant: Plant, batch: Batch, facts: Facts | None = None, law: TpLaw |
 
 def _seconds(plant: Plant, batch: Batch) -> float:
     return float(np.asarray(plant.step_time_s(Batch(*(float(x) for x in batch)))))
-
-
-def _spent(plant: Plant, batch: Batch, order: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """What each sum adds to the time, taken away one after the other; the step stays in the regime that it was in."""
-    before = _seconds(plant, batch)
-    for name in order:
-        none = FEW if name == "prefill_tokens" and float(batch.prefill_tokens) > 0 else 0.0
-        batch = batch._replace(**{name: none})
-        after = min(_seconds(plant, batch), before)
-        yield name, before - after
-        before = after
 
 
 def _lacking(plant: Plant, term: str) -> Plant:

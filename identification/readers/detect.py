@@ -116,6 +116,8 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
         raise TraceError(found.file, "UTF-8 text; the file is UTF-16, as PowerShell's > writes it: write it as UTF-8")
     if wanted != "auto":
         return wanted
+    if mark := _separator(found):
+        raise TraceError(found.file, f"commas between the cells of a CSV; its first line is separated by {mark}: write it with commas")
     for name, reader in readers.items():
         if reader.claims(found):
             return name
@@ -132,6 +134,16 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
         f"a trace of engine steps; a file that begins with {line[:60]!r} is of no format known here: give the engine's log or table, or "
         f"write a row a step into a CSV with {', '.join(TABLE)}; tried {tried}",
     )
+
+
+def _separator(found: Opened) -> str:
+    """What stands between the names in the first line, if they are names and it is no comma."""
+    line = found.text.split("\n", 1)[0].strip()
+    for mark, said in ((";", "';'"), ("\t", "tabs"), ("|", "'|'")):
+        names = [name.strip(' "') for name in line.split(mark)]
+        if len(names) > 2 and "," not in line and all(re.fullmatch(r"[A-Za-z_][\w .()/%-]*", name) for name in names):
+            return said
+    return ""
 
 
 def _utf16(start: bytes) -> bool:

@@ -11,10 +11,14 @@ import polars as pl
 
 from headway.identification.readers.cells import MOST
 from headway.identification.readers.errors import TraceError
-from headway.identification.readers.requests import RequestTable, prefix_note
+from headway.identification.readers.requests import RequestTable, shared_prefixes
 
 REQUIRED = ("timestamp", "input_length", "output_length")
 """Keys that every line must have."""
+
+
+UNIT_TOKENS = 512
+"""Prompt tokens that one hash stands for [tokens]; the last of a prompt may stand for fewer, and then for no whole unit."""
 
 
 class Line(msgspec.Struct):
@@ -71,14 +75,18 @@ def read_mooncake(path: str | Path) -> RequestTable:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise _wrong_line(path, row, text) from error
             rows.append(row)
-    hashes = [block for line in lines for block in line.hash_ids]
+    prompt_tokens, prefix, notes = pl.Series([line.input_length for line in lines], dtype=pl.Int64), None, []
+    if any(line.hash_ids for line in lines):
+        prefix, said = shared_prefixes(UNIT_TOKENS, [line.hash_ids for line in lines], prompt_tokens)
+        notes.append(said)
     return RequestTable(
         row=pl.Series(rows, dtype=pl.Int64),
         arrival_s=pl.Series([line.timestamp / 1e3 for line in lines], dtype=pl.Float64),
-        prompt_tokens=pl.Series([line.input_length for line in lines], dtype=pl.Int64),
+        prompt_tokens=prompt_tokens,
         output_tokens=pl.Series([line.output_length for line in lines], dtype=pl.Int64),
         class_name=None,
-        notes=[prefix_note(len(hashes), len(set(hashes)))] if hashes else [],
+        notes=notes,
+        prefix=prefix,
     )
 
 

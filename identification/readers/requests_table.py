@@ -83,7 +83,7 @@ def read_requests(paths: str | Path | Sequence[str | Path], format: str = "auto"
         raise ValueError("read_requests needs at least one file")
     if len(set(files)) < len(files):
         raise ValueError(f"the same file was given twice: {next(f for f in files if files.count(f) > 1)}")
-    read = [(file, *_rows_of(file, format)) for file in files]
+    read = [(file, *rows_of(file, format)) for file in files]
     clocks = {rows.clock for _, _, rows in read}
     if len(clocks) > 1:
         raise ValueError(f"files with different clocks ({', '.join(sorted(clocks))}) cannot be joined; give them one by one")
@@ -104,7 +104,20 @@ def _some(aside: Mapping[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in aside.items() if count}
 
 
-def _rows_of(file: str, format: str) -> tuple[str, RequestRows]:
+def rows_of(file: str, format: str) -> tuple[str, RequestRows]:
+    """The requests of one file, as its reader gave them.
+
+    Args:
+        file: as it was given.
+        format: a key of `REQUEST_READERS`, or "auto" to tell by content.
+
+    Returns:
+        (a key of `REQUEST_READERS`, the requests).
+
+    Raises:
+        ValueError: an unknown format.
+        TraceError: a file that cannot be read, or holds no single request.
+    """
     if format != "auto" and format not in REQUEST_READERS:
         raise ValueError(f"unknown format of request stamps {format!r}; this version reads auto, {', '.join(REQUEST_READERS)}")
     opened = open_file(file)

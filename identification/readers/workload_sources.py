@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import headway.identification.readers.client_workloads as client_workloads
 import headway.identification.readers.length_pairs as length_pairs
 import headway.identification.readers.servegen as servegen
 from headway.models.workload import WorkloadSource
@@ -29,5 +30,6 @@ class SourceReader(NamedTuple):
 SOURCE_READERS: dict[str, SourceReader] = {
     "servegen": SourceReader(servegen.FORM, servegen.claims, servegen.read),
     "sharegpt": SourceReader(length_pairs.FORM, length_pairs.claims, length_pairs.read),
+    "client_lengths": SourceReader(client_workloads.FORM, client_workloads.claims_lengths, client_workloads.read_lengths),
 }
 """Formats by name; the first that claims a path gets it."""

@@ -14,8 +14,10 @@ import headway.identification.readers.azure as azure
 import headway.identification.readers.burstgpt as burstgpt
 import headway.identification.readers.mooncake as mooncake
 import headway.identification.readers.requests as requests
+from headway.identification.readers.client_workloads import claimed, read_client
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.requests import RequestTable
+from headway.identification.readers.requests_table import REQUEST_READERS
 from headway.models.generators import draw_classes
 from headway.models.workload import Workload
 
@@ -55,7 +57,8 @@ def read_workload(
 
     Args:
         path: the file, as it was given.
-        format: a name from `WORKLOAD_READERS`; "auto" looks at what the file holds, never at its name.
+        format: a name from `WORKLOAD_READERS`, or from `REQUEST_READERS` for what a client or an engine wrote of the requests it
+            saw; "auto" looks at what the file holds, never at its name.
         classes: names of the classes that the file may speak of, in the order of their numbers. None numbers the names
             as they come, and leaves numbers as they are. The single name "default" takes requests of every class.
         shares: part of the requests in each class, shape (classes,): used to draw classes, always the same, where the
@@ -68,10 +71,9 @@ def read_workload(
         TraceError: no such file, none of the formats, or a cell or key that is not what it should be.
         ValueError: `format` is not a known one.
     """
-    if format != "auto" and format not in WORKLOAD_READERS:
-        raise ValueError(f"format must be auto or one of {', '.join(WORKLOAD_READERS)}, got {format!r}")
-    first = _first_line(path)
-    table = WORKLOAD_READERS[_recognised(path, first) if format == "auto" else format].read(path)
+    if format not in {"auto", *WORKLOAD_READERS, *REQUEST_READERS}:
+        raise ValueError(f"format must be auto or one of {', '.join((*WORKLOAD_READERS, *REQUEST_READERS))}, got {format!r}")
+    table = _table(path, format)
     notes = list(table.notes)
     if table.class_name is None:
         class_id = _drawn_classes(len(table.row), classes, shares, notes)
@@ -90,9 +92,18 @@ def read_workload(
     arrival_s = arrival_s[order] - arrival_s[order[0]]
     notes += _shared_stamps(arrival_s)
     prompt, output = table.prompt_tokens.to_numpy()[order], table.output_tokens.to_numpy()[order]
-    workload = Workload(arrival_s, prompt, output, class_id[order], source=Path(path).name)
+    prefix = None if table.prefix is None else table.prefix.rows(order)
+    workload = Workload(arrival_s, prompt, output, class_id[order], source=Path(path).name, prefix=prefix)
     workload.check()
     return workload, notes
+
+
+def _table(path: str | Path, format: str) -> RequestTable:
+    """The requests of a file by its format, or by what it holds."""
+    first = _first_line(path)
+    if format in REQUEST_READERS or (format == "auto" and first.startswith("{") and (claimed(path) is not None)):
+        return read_client(path, format)
+    return WORKLOAD_READERS[_recognised(path, first) if format == "auto" else format].read(path)
 
 
 def _first_line(path: str | Path) -> str:
@@ -133,7 +144,8 @@ def _recognised(path: str | Path, first: str) -> str:
     best = max(found, key=found.__getitem__)
     if not found[best]:
         forms = "; ".join(f"{reader.form} with {','.join(reader.required)} ({name})" for name, reader in WORKLOAD_READERS.items())
-        raise TraceError(path, f"a workload in one of the forms {forms}", found=first)
+        clients = f"what a load generator or an engine wrote of its requests ({', '.join(REQUEST_READERS)})"
+        raise TraceError(path, f"a workload in one of the forms {forms}; or {clients}", found=first)
     return best
 
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.identification.structures.robust import fit_law
+from headway.identification.structures.families import CurveFamily, Told
+from headway.identification.structures.robust import Law, fit_law
 
 FEWEST = 3
 """Points that three coefficients need."""
@@ -53,7 +54,28 @@ class LeftOut(NamedTuple):
     inside: np.ndarray
 
 
-def fit_concurrency(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = "sqrt") -> ConcurrencyLaw:
+def curve_law(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = "sqrt", told: Told | None = None) -> Law:
+    """The fit behind `fit_concurrency`, with its residuals.
+
+    Args:
+        concurrency: requests in service, above zero, shape (k,) [requests].
+        tpot_s: mean time per output token, above zero, shape (k,) [s].
+        form: "sqrt", or "linear" for d = 0.
+        told: points that other curves tell, each counted as one that was measured; None for the curve alone.
+
+    Returns:
+        The law; rows, residuals and weights are of the points measured alone.
+    """
+    count, time_s = np.asarray(concurrency, float), np.asarray(tpot_s, float)
+    measured = len(count)
+    if told is not None:
+        count, time_s = np.concatenate([count, told.concurrency]), np.concatenate([time_s, told.tpot_s])
+    terms = np.column_stack([np.ones_like(count), count, np.sqrt(count)])
+    law = fit_law(terms if form == "sqrt" else terms[:, :2], time_s)
+    return Law(law.coefficients, law.rows[:measured], law.residual[:measured], law.weight[:measured])
+
+
+def fit_concurrency(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = "sqrt", told: Told | None = None) -> ConcurrencyLaw:
     """Fit one curve, robustly, in relative terms, with no coefficient below zero.
 
     t = a + b c + d sqrt(c)
@@ -65,6 +87,7 @@ def fit_concurrency(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = 
         concurrency: requests in service, above zero, shape (k,) [requests].
         tpot_s: mean time per output token, above zero, shape (k,) [s].
         form: "sqrt", or "linear" for d = 0.
+        told: points that other curves tell, see `CurveFamily.told`; None for the curve alone.
 
     Returns:
         The law.
@@ -86,24 +109,30 @@ def fit_concurrency(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = 
         raise ValueError(f"a curve needs points at {FEWEST} concurrencies at least, got {len(np.unique(count))}")
     if not (np.all(np.isfinite(count) & (count > 0)) and np.all(np.isfinite(time_s) & (time_s > 0))):
         raise ValueError("concurrencies and times must be finite and above zero")
-    terms = np.column_stack([np.ones_like(count), count, np.sqrt(count)])
-    law = fit_law(terms if form == "sqrt" else terms[:, :2], time_s).coefficients
+    law = curve_law(count, time_s, form=form, told=told).coefficients
     return ConcurrencyLaw(float(law[0]), float(law[1]), float(law[2]) if form == "sqrt" else 0.0)
 
 
-def leave_one_out(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = "sqrt") -> LeftOut:
+def leave_one_out(
+    concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = "sqrt", family: CurveFamily | None = None, name: str = ""
+) -> LeftOut:
     """Leave out each point in turn, fit the others, and predict it.
+
+    With a family the law is fitted to the others and to what the other curves tell, from them, of this one.
 
     Args:
         concurrency: requests in service, above zero, each once, shape (k,) [requests].
         tpot_s: mean time per output token, above zero, shape (k,) [s].
         form: "sqrt" or "linear".
+        family: curves that tell of each other; None for the curve alone.
+        name: of this curve in the family.
 
     Returns:
         Errors in order of concurrency.
 
     Raises:
-        ValueError: fewer than 4 points, a concurrency that comes twice (it would predict itself), or as `fit_concurrency`.
+        ValueError: fewer than 4 points, a concurrency that comes twice (it would predict itself), a name that the family lacks, or as
+            `fit_concurrency`.
     """
     count, time_s = np.asarray(concurrency, float), np.asarray(tpot_s, float)
     if len(count) < FEWEST_LEFT_OUT or len(np.unique(count)) < len(count):
@@ -113,7 +142,8 @@ def leave_one_out(concurrency: np.ndarray, tpot_s: np.ndarray, *, form: str = "s
     error = np.empty(len(count))
     for i in range(len(count)):
         others = np.arange(len(count)) != i
-        law = fit_concurrency(count[others], time_s[others], form=form)
+        told = family.told(name, count[others], time_s[others]) if family is not None else None
+        law = fit_concurrency(count[others], time_s[others], form=form, told=told)
         error[i] = abs(float(law.tpot_s(count[i : i + 1])[0]) / time_s[i] - 1.0)
     inside = np.ones(len(count), bool)
     inside[[0, -1]] = False

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headway.identification.structures.concurrency import curve_law
+from headway.identification.structures.families import Told
 from headway.identification.structures.robust import ROUNDS, Law, fit_law
 from headway.identification.structures.roof import fit_roof
 from headway.identification.structures.terms import NAMES, Structure, table
@@ -60,7 +62,14 @@ def rows_of(batch: Batch, rows: np.ndarray) -> Batch:
 
 
 def learn(
-    structure: Structure, batch: Batch, step_time_s: np.ndarray, rows: np.ndarray, *, rounds: int = ROUNDS, only: str | None = None
+    structure: Structure,
+    batch: Batch,
+    step_time_s: np.ndarray,
+    rows: np.ndarray,
+    *,
+    rounds: int = ROUNDS,
+    only: str | None = None,
+    told: Told | None = None,
 ) -> Learned:
     """Fit a structure.
 
@@ -71,6 +80,7 @@ def learn(
         rows: which are used, shape (k,), bool.
         rounds: of reweighting at most.
         only: fit the law of this regime alone, and leave the other at zero; None for both.
+        told: points that other curves tell of one of averages ("concurrency"); no other structure has any.
 
     Returns:
         The fit.
@@ -78,7 +88,7 @@ def learn(
     if structure.name == "roofline":
         return _roofline(batch, step_time_s, np.flatnonzero(rows))
     if structure.name == "concurrency":
-        return _concurrency(batch, step_time_s, np.flatnonzero(rows))
+        return _concurrency(batch, step_time_s, np.flatnonzero(rows), told)
     chosen, said = _regimes(structure, batch, rows)
     parts, laws, values = [], [], {}
     for regime, own in [pair for pair in chosen if only in (None, pair[0])]:
@@ -116,9 +126,14 @@ def _roofline(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> Learne
     return Learned(plant, [Part("all", rows, tuple(plant.coefficients()))], [law], [])
 
 
-def _concurrency(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> Learned:
-    n = np.asarray(batch.decode_requests, float)[rows]
-    law = fit_law(np.stack([np.ones_like(n), n, np.sqrt(n)], axis=1), step_time_s[rows])
+def _concurrency(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray, told: Told | None) -> Learned:
+    law = curve_law(np.asarray(batch.decode_requests, float)[rows], step_time_s[rows], told=told)
     plant = ConcurrencyPlant(tuple(law.coefficients.tolist()))
     said = ["time per token against concurrency: prompts and the cache are not in this plant, so it cannot tune a chunk or an admission"]
+    if told is not None and len(told.concurrency):
+        at = ", ".join(f"{count:g}" for count in told.concurrency)
+        said.append(
+            f"points at concurrency {at} were not measured on this curve: at least {told.curves.min()} other curves of the trace tell each, "
+            "and the law is fitted to them too"
+        )
     return Learned(plant, [Part("all", rows, tuple(plant.coefficients()))], [law], said)

@@ -153,7 +153,8 @@ static inline void headway_move(double *state, double y, double p, int bound, do
         double error = (setpoint - y) / g[4];
         double withheld = HEADWAY_QUANTUM_TOKENS >= 2.0 && state[2] >= 0.0 ? state[1] - state[2] : 0.0;
         double integral = state[0] + g[2] * (error - withheld), wanted = integral + g[1] * error;
-        u = headway_min(headway_max(wanted, 0.0), g[6]);
+        u = headway_max(wanted, headway_max(state[1] - g[5], 0.0));
+        u = headway_min(u, headway_min(state[1] + g[5], g[7]));
         state[0] = integral + g[3] * (u - wanted);
         state[1] = u;
     } else if (HEADWAY_LAW == HEADWAY_FEEDFORWARD) {

@@ -1,0 +1,259 @@
+"""What the twin of a run is given: requests as asked with the noise of every step, and a candidate as numbers, arrays of fixed shape."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headway.controllers.policy import PHASES, TRIAGES, Policy, prefill_rate_tps
+from headway.controllers.simulator import Candidate, Draw
+from headway.models.plant import Plant
+from headway.models.signals import Limits, Target
+
+NO_CAP = 1e18
+"""Chunk cap that caps nothing [tokens]."""
+
+
+class Choices(NamedTuple):
+    """What a compiled twin is specialised on. Everything else is a number that a sweep may vary.
+
+    Args:
+        stock: the engine's own order; else by key.
+        units: prefix units that there are in all; 0 leaves the prefix cache out.
+    """
+
+    stock: bool
+    units: int
+
+
+class Load(NamedTuple):
+    """Requests as asked, with what their class was promised, and the noise of every step; shapes (n,) unless said.
+
+    Args:
+        arrival_s: [s].
+        prompt: [tokens].
+        output: [tokens].
+        kind: class, int.
+        after: request whose end it waits for, -1 for none, int.
+        think_s: from that end to its arrival [s].
+        patience_s: infinite for never [s].
+        cancel_s: infinite for never [s].
+        ttft_s: at the engine [s].
+        budget_s: longest gap at the engine [s].
+        itl_s: [s].
+        transport_s: [s].
+        unit: ids of prefix units, -1 beyond the last, shape (n, units), int.
+        unit_tokens: of one unit, shape () [tokens].
+        decode_noise: factors, shape (k,).
+        mixed_noise: factors, shape (k,).
+    """
+
+    arrival_s: Any
+    prompt: Any
+    output: Any
+    kind: Any
+    after: Any
+    think_s: Any
+    patience_s: Any
+    cancel_s: Any
+    ttft_s: Any
+    budget_s: Any
+    itl_s: Any
+    transport_s: Any
+    unit: Any
+    unit_tokens: Any
+    decode_noise: Any
+    mixed_noise: Any
+
+
+class Numbers(NamedTuple):
+    """A policy under its law, targets and limits, as numbers of shape () and flags; shares, priorities and strides have one per class.
+
+    Args:
+        tolerance: see `Policy`, as the next twelve.
+        estimate: factor.
+        timeout: share of the TTFT.
+        aging: [s/s].
+        chunk: NO_CAP for none [tokens].
+        running: [requests].
+        degrade: factor.
+        prefill_every: [steps].
+        decode_every: [steps].
+        strides: a class is stepped every so many steps, shape (classes,).
+        price_s: of a block [s].
+        shares: weights, all 0 for none, shape (classes,).
+        priority_s: shape (classes,) [s].
+        triage: place in `TRIAGES`.
+        phases: place in `PHASES`.
+        slack: order by slack, else by deadline.
+        swap: preempt by swap, else by recomputation.
+        setpoint_s: [s].
+        budget_s: tightest of all classes [s].
+        rate_tps: estimate of the prefill rate before one was measured [tokens/s].
+        asynchronous: scheduling, see `Limits`, as the rest.
+        caching: of prefixes.
+        full: reservation of the whole prompt.
+        later: the first token comes a step after the last chunk.
+        block: [tokens].
+        blocks: of the pool.
+        keep: blocks that admission keeps free.
+        max_tokens: in a step [tokens].
+        max_len: of a request [tokens].
+        swap_block_s: [s].
+        cut_s: end of a run of fixed length; 0 for none [s].
+        max_steps: after which a run is given up.
+    """
+
+    tolerance: Any
+    estimate: Any
+    timeout: Any
+    aging: Any
+    chunk: Any
+    running: Any
+    degrade: Any
+    prefill_every: Any
+    decode_every: Any
+    strides: Any
+    price_s: Any
+    shares: Any
+    priority_s: Any
+    triage: Any
+    phases: Any
+    slack: Any
+    swap: Any
+    setpoint_s: Any
+    budget_s: Any
+    rate_tps: Any
+    asynchronous: Any
+    caching: Any
+    full: Any
+    later: Any
+    block: Any
+    blocks: Any
+    keep: Any
+    max_tokens: Any
+    max_len: Any
+    swap_block_s: Any
+    cut_s: Any
+    max_steps: Any
+
+
+def choices_of(policy: Policy, units: int) -> Choices:
+    """What the twin of a policy is specialised on.
+
+    Args:
+        policy: the policy.
+        units: prefix units that there are in all.
+
+    Returns:
+        Choices.
+
+    Raises:
+        ValueError: admission, which the twin does not have.
+    """
+    if policy.admission != "none":
+        raise ValueError(f"the twin has no admission, got {policy.admission!r}; use `evaluate`, or admission 'none'")
+    return Choices(policy.order == "fcfs", units)
+
+
+def numbers_of(candidate: Candidate, targets: tuple[Target, ...], limits: Limits, plant: Plant, cut_s: float, max_steps: int) -> Numbers:
+    """A candidate as numbers.
+
+    Args:
+        candidate: law, whose margin gives the setpoint, and policy.
+        targets: one per class.
+        limits: of the engine.
+        plant: for the first estimate of the prefill rate.
+        cut_s: end of a run of fixed length; 0 for none [s].
+        max_steps: after which a run is given up.
+
+    Returns:
+        Numbers, of numpy.
+
+    Raises:
+        ValueError: shares or priorities of another number of classes than there are.
+    """
+    policy, law = candidate.policy, candidate.law
+    for name in ("class_shares", "priority_s"):
+        if len(getattr(policy, name)) not in (0, len(targets)):
+            raise ValueError(f"{name} must have one number per class, got {len(getattr(policy, name))} for {len(targets)} classes")
+    budget_s = min(t.budget_s for t in targets)
+    setpoint_s = (1 - law.setpoint_margin) * budget_s
+    per_class = lambda given: np.array([*map(float, given), *[0.0] * len(targets)][: len(targets)])  # noqa: E731
+    row = Numbers(
+        tolerance=policy.tolerance,
+        estimate=policy.estimate,
+        timeout=policy.timeout,
+        aging=policy.aging_rate,
+        chunk=np.floor(policy.chunk_tokens) or NO_CAP,
+        running=min(np.floor(policy.running_limit), limits.max_seqs),
+        degrade=policy.degrade,
+        prefill_every=np.floor(policy.prefill_every),
+        decode_every=np.floor(policy.decode_every),
+        strides=np.maximum(1.0, np.floor(policy.stride * np.array([t.budget_s for t in targets]) / setpoint_s + 1e-9)),
+        price_s=policy.memory_price_s,
+        shares=per_class(policy.class_shares),
+        priority_s=per_class(policy.priority_s),
+        triage=TRIAGES.index(policy.triage),
+        phases=PHASES.index(policy.phases),
+        slack=policy.order == "slack",
+        swap=policy.preemption == "swap",
+        setpoint_s=setpoint_s,
+        budget_s=budget_s,
+        rate_tps=prefill_rate_tps(plant, setpoint_s, limits.max_tokens),
+        asynchronous=limits.scheduling == "async",
+        caching=limits.prefix_cache == "on",
+        full=limits.reservation == "full",
+        later=limits.first_token == "next_step",
+        block=limits.block_tokens,
+        blocks=limits.blocks,
+        keep=np.ceil(limits.watermark * limits.blocks),
+        max_tokens=limits.max_tokens,
+        max_len=limits.max_len,
+        swap_block_s=limits.swap_block_s,
+        cut_s=cut_s,
+        max_steps=max_steps,
+    )
+    return Numbers(*(np.asarray(x, bool if isinstance(x, bool) else float) for x in row))
+
+
+def load_of(drawn: Draw, targets: tuple[Target, ...], limits: Limits) -> tuple[Load, int]:
+    """A draw as arrays.
+
+    Args:
+        drawn: workload and noise.
+        targets: one per class.
+        limits: of the engine.
+
+    Returns:
+        (the load, of numpy; how many prefix units there are in all).
+
+    Raises:
+        ValueError: a prefix unit that is no whole number of blocks.
+    """
+    w, n = drawn.workload, len(drawn.workload)
+    given = lambda column, otherwise: np.full(n, otherwise) if column is None else np.asarray(column)  # noqa: E731
+    kind = np.asarray(w.class_id, np.int64)
+    promised = np.array([[t.first_token_s, t.budget_s, t.itl_s, t.transport_s] for t in targets])[kind]
+    unit, unit_tokens, ids = np.full((n, 0), -1), 1.0, 0
+    if w.prefix is not None and len(w.prefix.ids) and limits.prefix_cache == "on":
+        if w.prefix.unit_tokens % limits.block_tokens:
+            raise ValueError(f"a prompt unit of {w.prefix.unit_tokens} tokens is no whole number of blocks of {limits.block_tokens}")
+        sizes = np.diff(w.prefix.start)
+        unit = np.full((n, int(sizes.max())), -1)
+        for i, size in enumerate(sizes):
+            unit[i, :size] = w.prefix.ids[w.prefix.start[i] : w.prefix.start[i + 1]]
+        unit_tokens, ids = float(w.prefix.unit_tokens), int(w.prefix.ids.max()) + 1
+    load = Load(
+        *(np.asarray(x, float) for x in (w.arrival_s, w.prompt_tokens, w.output_tokens)),
+        kind,
+        np.asarray(given(w.after, -1), np.int64),
+        *(np.asarray(given(x, y), float) for x, y in ((w.think_s, 0.0), (w.patience_s, np.inf), (w.cancel_s, np.inf))),
+        *promised.T,
+        unit,
+        np.asarray(unit_tokens),
+        np.asarray(drawn.decode, float),
+        np.asarray(drawn.mixed, float),
+    )
+    return load, ids
