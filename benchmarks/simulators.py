@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -55,71 +56,81 @@ class Run(NamedTuple):
 
     Args:
         process_s: the whole process, start-up included [s].
-        simulating_s: of it, the simulation by its own account; NaN where the process does not say [s].
-        ttft_s: mean it found; NaN where it does not say [s].
+        processor_s: the processor time that it took [s].
+        simulating_s: the simulation by its own account: by the clock of AISimulate's, by processor time of Vidur's [s].
+        ttft_s: mean it found [s].
         tpot_s: mean it found [s].
     """
 
     process_s: float
+    processor_s: float
     simulating_s: float
     ttft_s: float
     tpot_s: float
 
 
 def peers() -> Iterator[Row]:
-    """AISimulate in turn with ours, then Vidur once."""
+    """AISimulate in turn with ours, then Vidur, twice, with ours before and after."""
     plant, _ = fitted("8B")
-    simulating, ttft_s, tpot_s = _ours(plant)
-    rate = REQUESTS / float(np.median(simulating))
     about = f"{REQUESTS:,} requests, 8B"
-    yield informs(f"{about}: ours, simulated requests/s, median of {ROUNDS}; mean TTFT, TPOT", _shown(rate, ttft_s, tpot_s))
-    theirs: list[Run] = []
-    processes: list[float] = []
+    yield from _beside_aisimulate(plant, about)
+    python = environment_python("peer-env", "vidur")
+    for how, what in (("default", "as it comes, plots off"), ("lean", "compiled predictor, no metrics")):
+        before, slow, after = _ours(plant), _vidur(python, how), _ours(plant)
+        rate, peer_rate = 2 * REQUESTS / (before.processor_s + after.processor_s), REQUESTS / slow.simulating_s
+        yield informs(f"{about}: Vidur, {what}, by processor time: simulated requests/s; mean TTFT, TPOT", _shown(peer_rate, slow))
+        bar = f"{about}: simulated requests/s ({rate:,.0f}), times Vidur's, {what}"
+        yield at_least(bar, rate / peer_rate, 100.0) if how == "default" else informs(bar, f"{rate / peer_rate:.0f}")
+
+
+def _beside_aisimulate(plant: IdentifiedPlant, about: str) -> Iterator[Row]:
     python = environment_python("peer-env", "aisimulate")
+    ours: list[Run] = []
+    theirs: list[Run] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "plant.json").write_text(json.dumps(plant.to_json()), encoding="utf-8")
         for k in range(ROUNDS + 1):
-            one, peer = _our_process(folder), _aisimulate(python, folder / f"run{k}")
-            if k:  # the first reads everything from disk
-                processes.append(one)
+            one = _ours(plant)
+            process_s, processor_s, _ = _timed(_command(), folder, {"PYTHONPATH": str(ROOT)})
+            peer = _aisimulate(python, folder / f"run{k}")
+            if k:  # the first reads everything from disk, and compiles
+                ours.append(one._replace(process_s=process_s, processor_s=processor_s))
                 theirs.append(peer)
-    peer_rate = REQUESTS / float(np.median([r.simulating_s for r in theirs]))
-    yield informs(f"{about}: AISimulate, the same", _shown(peer_rate, theirs[0].ttft_s, theirs[0].tpot_s))
-    yield at_least(f"{about}: simulated requests/s, times AISimulate's", rate / peer_rate, 5.0)
-    process_s, peer_s = float(np.median(processes)), float(np.median([r.process_s for r in theirs]))
-    yield at_most(
-        f"{about}: whole process, headway simulate ({process_s:.2f} s), times AISimulate's ({peer_s:.2f} s)", process_s / peer_s, 1.0
-    )
-    slow = _vidur(environment_python("peer-env", "vidur"))
-    slow_rate = REQUESTS / slow.simulating_s
-    yield informs(f"{about}: Vidur, once, what it writes switched off: the same", _shown(slow_rate, slow.ttft_s, slow.tpot_s))
-    yield at_least(f"{about}: simulated requests/s, times Vidur's", rate / slow_rate, 100.0)
+    for who, runs in (("ours", ours), ("AISimulate", theirs)):
+        rate = REQUESTS / float(np.median([r.simulating_s for r in runs]))
+        yield informs(f"{about}: {who}: simulated requests/s, median of {ROUNDS} in turn; mean TTFT, TPOT", _shown(rate, runs[0]))
+    pairs = list(zip(ours, theirs, strict=True))
+    times = float(np.median([b.simulating_s / a.simulating_s for a, b in pairs]))
+    yield at_least(f"{about}: simulated requests/s, times AISimulate's", times, 5.0)
+    for what, of in (("whole process, headway simulate", 0), ("processor time of the same", 1)):
+        middles = [float(np.median([r[of] for r in runs])) for runs in (ours, theirs)]
+        text = f"{about}: {what} ({middles[0]:.2f} s), times AISimulate's ({middles[1]:.2f} s)"
+        ratio = float(np.median([a[of] / b[of] for a, b in pairs]))
+        yield informs(text, f"{ratio:.2f}") if of else at_most(text, ratio, 1.0)
 
 
-def _shown(rate: float, ttft_s: float, tpot_s: float) -> str:
-    return f"{rate:,.0f}/s; {1e3 * ttft_s:.1f} ms, {1e3 * tpot_s:.2f} ms"
+def _shown(rate: float, run: Run) -> str:
+    return f"{rate:,.0f}/s; {1e3 * run.ttft_s:.1f} ms, {1e3 * run.tpot_s:.2f} ms"
 
 
-def _ours(plant: IdentifiedPlant) -> tuple[list[float], float, float]:
-    """Seconds of the simulation alone, on the stock engine, and its mean TTFT and TPOT."""
+def _ours(plant: IdentifiedPlant) -> Run:
+    """The simulation alone, on the stock engine; its process is this one, so that it has no time of its own."""
     limits = Limits(kv_tokens=KV_TOKENS, max_seqs=MOST_SEQS, max_tokens=MOST_TOKENS)
     stock = Candidate(StaticLaw(float(MOST_TOKENS)), Policy(order="fcfs", triage="none", running_limit=float(MOST_SEQS)))
     drawn = draw(workload_source(LOAD), plant, 0, REQUESTS)
-    took, out = [], None
-    for _ in range(ROUNDS + 1):
-        began = time.perf_counter()
-        out = simulate(plant, stock, drawn, TARGETS, limits)
-        took.append(time.perf_counter() - began)
-    assert out is not None
-    return took[1:], float(out.ttft_s.mean()), float(((out.last_s - out.arrival_s - out.ttft_s) / (OUTPUT - 1)).mean())
+    began, busy = time.perf_counter(), time.thread_time()
+    out = simulate(plant, stock, drawn, TARGETS, limits)
+    took_s, busy_s = time.perf_counter() - began, time.thread_time() - busy
+    tpot_s = (out.last_s - out.arrival_s - out.ttft_s) / (OUTPUT - 1)
+    return Run(np.nan, busy_s, took_s, float(out.ttft_s.mean()), float(tpot_s.mean()))
 
 
-def _our_process(folder: Path) -> float:
-    """Seconds of `headway simulate` as one calls it for one run of the stock engine."""
+def _command() -> list[str]:
+    """`headway simulate` as one calls it for one run of the stock engine."""
     command = [sys.executable, "-m", "headway", "simulate", "plant.json", "--workload", LOAD, "--requests", str(REQUESTS), "--runs", "1"]
     command += ["--target", "ttft=1s,itl=50ms", "--kv-tokens", str(KV_TOKENS), "--max-seqs", str(MOST_SEQS)]
-    return _timed([*command, "--max-tokens", str(MOST_TOKENS), "--json"], folder, {"PYTHONPATH": str(ROOT)})[0]
+    return [*command, "--max-tokens", str(MOST_TOKENS), "--json"]
 
 
 def _aisimulate(python: Path, folder: Path) -> Run:
@@ -127,27 +138,27 @@ def _aisimulate(python: Path, folder: Path) -> Run:
     folder.mkdir()
     (folder / "prediction.yaml").write_text(json.dumps(AISIMULATE), encoding="utf-8")  # JSON is YAML
     command = [str(python.parent / "aisimulate"), "predict", "--config", "prediction.yaml", "--output-dir", "out"]
-    took, _ = _timed(command, folder)
+    took_s, busy_s, _ = _timed(command, folder)
     said = json.loads((folder / "out" / "prediction.json").read_text(encoding="utf-8"))
-    return Run(took, *(1e-3 * said[name] for name in ("wall_time_ms", "mean_ttft_ms", "mean_tpot_ms")))
+    return Run(took_s, busy_s, *(1e-3 * said[name] for name in ("wall_time_ms", "mean_ttft_ms", "mean_tpot_ms")))
 
 
-def _vidur(python: Path) -> Run:
+def _vidur(python: Path, how: str) -> Run:
     """Vidur by its own Python, with the kernel tables that our plant was fitted to."""
     script = Path(__file__).parent / "peers" / "run_vidur.py"
     sizes = (REQUESTS, RATE_RPS, PROMPT, OUTPUT, MOST_TOKENS, MOST_SEQS, KV_TOKENS)
     with tempfile.TemporaryDirectory() as folder:
-        took, text = _timed([str(python), str(script), str(folder_of("8B") / "tp1"), *map(str, sizes)], Path(folder))
+        took_s, busy_s, text = _timed([str(python), str(script), str(folder_of("8B") / "tp1"), how, *map(str, sizes)], Path(folder))
     said = json.loads(text.strip().splitlines()[-1])
-    return Run(took, *(said[name] for name in ("simulating_s", "ttft_s", "tpot_s")))
+    return Run(took_s, busy_s, *(said[name] for name in ("simulating_s", "ttft_s", "tpot_s")))
 
 
-def _timed(command: list[str], folder: Path, extra: dict[str, str] | None = None) -> tuple[float, str]:
-    """Wall seconds of a process, and what it printed."""
+def _timed(command: list[str], folder: Path, extra: dict[str, str] | None = None) -> tuple[float, float, str]:
+    """Seconds of a process, its processor time, and what it printed."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (extra or {})
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    took = time.perf_counter() - began
+    took_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[:4])} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return took, done.stdout
+    return took_s, after.ru_utime + after.ru_stime - busy.ru_utime - busy.ru_stime, done.stdout

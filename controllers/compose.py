@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from headway.controllers.decodes import ANY, IN_TIME, OVERDUE, count_unserved, serve_decodes
-from headway.controllers.policy import DECODE_EVERY, MAX_TOKENS, PHASE, PREFILL_EVERY, SHARES
+from headway.controllers.decodes import ANY, IN_TIME, OVERDUE, count_unserved, serve_all_decodes, serve_decodes
+from headway.controllers.policy import BLOCK, DECODE_EVERY, MAX_TOKENS, PHASE, PREFILL_EVERY, SHARES
 from headway.controllers.prompts import list_prompts, serve_prompts
 from headway.controllers.queue import push_key
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled_inline
 from headway.models.state import BOUND_BY_ADMISSION, BOUND_BY_BUDGET, BOUND_BY_KV, BOUND_BY_NONE, STASH
 
 MIXED, PREFILL_FIRST = range(2)
 
 
-@compiled
+@compiled_inline
 def compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides):
     """Decodes and prompts in the phases of the policy, with its two-sided bound.
 
@@ -53,7 +53,7 @@ def compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides)
         if overdue:
             serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, OVERDUE)
             serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, IN_TIME)
-        else:
+        elif strides or due or not serve_all_decodes(req, e, ids, policy[BLOCK], units):
             serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, ANY)
         if e.left < 1.0:
             count_unserved(req, e, ids, policy, strides)
@@ -69,7 +69,7 @@ def compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides)
         e.bound = BOUND_BY_BUDGET
 
 
-@compiled
+@compiled_inline
 def book_shares(e, policy, n_classes):
     """Book who got less and who got more than the share due, once the step has ended.
 
@@ -83,8 +83,8 @@ def book_shares(e, policy, n_classes):
         total += e.given[c]
         weights += policy[SHARES + c] if e.pending_of[c] > 0 else 0.0
     for c in range(n_classes):
-        if e.pending_of[c] > 0:
+        if e.pending_of[c] == 0:
+            e.deficit[c] = 0.0
+        elif total > 0.0:
             owed = (policy[SHARES + c] / weights * total if weights > 0.0 else 0.0) - e.given[c]
             e.deficit[c] = min(max(e.deficit[c] + owed, -most), most)
-        else:
-            e.deficit[c] = 0.0

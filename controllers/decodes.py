@@ -7,7 +7,7 @@ import math
 from headway.controllers.policy import BLOCK, DECODE_EVERY, HAS_PRIORITIES, PRIORITIES, STRIDES, SWAP
 from headway.controllers.queue import join
 from headway.models.compiled import compiled, compiled_inline
-from headway.models.mechanics import give_way, schedule_chunk, schedule_decode
+from headway.models.mechanics import give_way, schedule_chunk, schedule_decode, take_blocks
 from headway.models.state import RUNNING_IDS
 
 ANY, OVERDUE, IN_TIME = range(3)
@@ -107,6 +107,44 @@ def make_room(place, x, req, e, ids, keys, policy, targets, units, unit_ids):
                 return place + 1, True
         elif schedule_chunk(r, e, x, policy[BLOCK], units):
             return place + 1, True
+
+
+@compiled_inline
+def serve_all_decodes(req, e, ids, block, units):
+    """Give a token to every decode in order of admission, up to the first that lacks a cache block: the usual step.
+
+    Sums are kept in registers: a chain of additions in memory would cost as much as the rest of it.
+
+    Args:
+        req: requests.
+        e: the books.
+        ids: id table.
+        block: tokens in a cache block [tokens].
+        units: the prefix cache.
+
+    Returns:
+        False if one lacks a block.
+    """
+    left, decodes, read, unit_blocks, done = e.left, 0.0, 0.0, e.unit_blocks, True
+    for k in range(e.n_running):
+        r = req[ids[RUNNING_IDS, k]]
+        if r.computed >= r.goal:
+            if left < 1.0:
+                break
+            length = r.prompt + r.emitted
+            held = r.blocks + r.shared * unit_blocks
+            if length > held * block:
+                need = math.ceil(length / block) - held
+                if need > e.free:
+                    done = False
+                    break
+                take_blocks(r, e, need, units)
+            r.take = -1.0
+            decodes += 1.0
+            read += length
+            left -= 1.0
+    e.left, e.n_decode, e.kv_read = left, e.n_decode + decodes, e.kv_read + read
+    return done
 
 
 @compiled

@@ -53,15 +53,30 @@ def carried_tokens(e, policy):
 
 
 @compiled_inline
-def service_s(r, e, policy):
+def time_for_s(tokens, e, policy):
     """Estimated time from now to the first token of a prompt, were it served without waiting.
 
     estimate (ceil(T / C) + e) setpoint
 
-    T tokens to go, C tokens that one step carries, e = 1 where the engine emits a step after the last chunk.
+    C tokens that one step carries, e = 1 where the engine emits a step after the last chunk.
 
     Args:
-        r: record of the request.
+        tokens: to go, T [tokens].
+        e: the books.
+        policy: packed.
+
+    Returns:
+        Time [s].
+    """
+    return policy[ESTIMATE] * (math.ceil(tokens / e.carried) + policy[NEXT_STEP]) * policy[SETPOINT_S]
+
+
+@compiled_inline
+def service_s(r, e, policy):
+    """`time_for_s` of a request that waits.
+
+    Args:
+        r: its record.
         e: the books.
         policy: packed.
 
@@ -69,8 +84,7 @@ def service_s(r, e, policy):
         Time [s].
     """
     spared = 0.0 if r.admitted_s >= 0.0 else r.hit
-    steps = math.ceil((r.goal - r.computed - spared) / e.carried) + policy[NEXT_STEP]
-    return policy[ESTIMATE] * steps * policy[SETPOINT_S]
+    return time_for_s(r.goal - r.computed - spared, e, policy)
 
 
 @compiled_inline
@@ -86,15 +100,38 @@ def first_token_s(r, policy, targets):
         Time [s].
     """
     ttft = targets[r.class_id, 0]
-    return ttft * policy[DEGRADE] if r.degraded > 0 else ttft
+    return ttft * policy[DEGRADE] if policy[TRIAGE] == DEGRADED and r.degraded > 0 else ttft
 
 
 @compiled_inline
-def key_of(r, e, policy, targets):
+def due_s(r, ttft_s, service, policy):
     """Sort key of a prompt, least first, as docs/engine.md 3.2 has it; what is the same for all, (1 + aging) now, is left out.
 
     Args:
         r: record of the request.
+        ttft_s: longest time to its first token [s].
+        service: estimated time to it [s].
+        policy: packed.
+
+    Returns:
+        Key [s].
+    """
+    if r.emitted > 0.0:
+        return r.arrival_s - STREAM_S
+    key = r.arrival_s + ttft_s
+    if policy[ORDER] == SLACK:
+        key = (1.0 + policy[AGING]) * r.arrival_s + ttft_s - service
+    if policy[HAS_PRIORITIES] > 0.0:
+        key -= policy[PRIORITIES + r.class_id]
+    return key
+
+
+@compiled_inline
+def key_of(r, e, policy, targets):
+    """Sort key of a request that waits: `due_s` and the price of its memory.
+
+    Args:
+        r: its record.
         e: the books.
         policy: packed.
         targets: shape (classes, 4), the TTFT at the engine first [s].
@@ -102,16 +139,10 @@ def key_of(r, e, policy, targets):
     Returns:
         Key [s].
     """
-    if r.emitted > 0.0:
-        return r.arrival_s - STREAM_S
-    key = r.arrival_s + first_token_s(r, policy, targets)
-    if policy[ORDER] == SLACK:
-        key = (1.0 + policy[AGING]) * r.arrival_s + first_token_s(r, policy, targets) - service_s(r, e, policy)
-    if policy[PRICE_S] > 0.0 and r.status == WAITING:
+    key = due_s(r, first_token_s(r, policy, targets), service_s(r, e, policy), policy)
+    if policy[PRICE_S] > 0.0 and r.emitted == 0.0:
         spared = 0.0 if r.admitted_s >= 0.0 else r.hit
         key += policy[PRICE_S] * (math.ceil(r.goal / policy[BLOCK]) - spared / policy[BLOCK])
-    if policy[HAS_PRIORITIES] > 0.0:
-        key -= policy[PRIORITIES + r.class_id]
     return key
 
 
@@ -153,7 +184,7 @@ def leaves_at_s(r, e, policy, targets):
     if rule == DEFER:
         if r.emitted == 0.0 and r.behind == 0:
             at = min(at, infeasible_from_s(r, e, policy, targets))
-    elif not r.admitted_s >= 0.0:
+    elif r.emitted == 0.0 and not r.admitted_s >= 0.0:
         if rule == QUEUE_TIMEOUT:
             at = min(at, r.arrival_s + policy[TIMEOUT] * targets[r.class_id, 0])
         elif rule != NO_TRIAGE:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from headway.controllers.admission import admits, joined
-from headway.controllers.order import BEHIND_S, DEFER, DUE_S, infeasible_from_s, key_of
-from headway.controllers.policy import ADMISSION, BLOCK, BLOCKS, CHUNK, HAS_SHARES, RESERVATION, RUNNING, TRIAGE, WATERMARK
+from headway.controllers.order import BEHIND_S, DEFER, DEGRADED, DUE_S, due_s, first_token_s, time_for_s
+from headway.controllers.policy import ADMISSION, BLOCK, CHUNK, HAS_SHARES, RESERVATION, RUNNING, TOLERANCE, TRIAGE
 from headway.controllers.queue import first_of, kept_free, part
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import RUNNING as RUNS
@@ -68,16 +68,20 @@ def list_prompts(req, e, ids, keys, policy, targets):
         i = ids[RUNNING_IDS, k]
         r = req[i]
         if r.computed < r.goal:
-            behind = r.degraded > 0
+            ttft, service = first_token_s(r, policy, targets), time_for_s(r.goal - r.computed, e, policy)
+            behind = 0
             if policy[TRIAGE] == DEFER:
-                behind = e.now_s > infeasible_from_s(r, e, policy, targets)
+                behind = 1 if e.now_s > r.arrival_s + ttft * (1.0 + policy[TOLERANCE]) - service else 0
+            elif policy[TRIAGE] == DEGRADED:
+                behind = 1 if r.degraded > 0 else 0
             ids[UNFINISHED, n] = i
-            keys[UNFINISHED, n] = rank_key(r, r.class_id, key_of(r, e, policy, targets), 1 if behind else 0, e, policy)
+            keys[UNFINISHED, n] = rank_key(r, r.class_id, due_s(r, ttft, service, policy), behind, e, policy)
             n += 1
             if policy[HAS_SHARES] > 0.0:
                 e.pending_of[r.class_id] += 1
     e.n_unfinished = n
-    heapify(keys, ids, UNFINISHED, 0, n)
+    if n > 1:
+        heapify(keys, ids, UNFINISHED, 0, n)
 
 
 @compiled

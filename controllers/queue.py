@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 
 from headway.controllers.order import (
+    DEFER,
     DEGRADED,
     FCFS,
     QUEUE_TIMEOUT,
     REJECT,
     carried_tokens,
+    infeasible_from_s,
     key_of,
     leaves_at_s,
 )
@@ -35,8 +37,9 @@ from headway.models.heap import drop_least, heapify, push
 from headway.models.mechanics import client_left, end_request
 from headway.models.state import BEHIND, COMING, FEASIBLE, LEAVING, WAITING_IDS
 
-RENEW = 0.05
-"""Relative change of the measured rate at which estimates take the new one: keys stand still in between."""
+RENEW, RENEW_STEPS, RENEW_SHARE = 0.05, 32, 4
+"""Relative change of the measured rate at which estimates take the new one, fewest steps in between, and how many who wait are
+worth one more step: keys stand still in between, and a long queue costs a step no more than a few of them."""
 
 
 @compiled
@@ -237,6 +240,20 @@ def arrive(req, e, ids, keys, policy, targets, units, unit_ids):
             join(i, req, e, ids, keys, policy, targets, units, unit_ids)
 
 
+@compiled_inline
+def renewal_due(e):
+    """Whether estimates take the measured rate in this step.
+
+    Args:
+        e: the books.
+
+    Returns:
+        True if so.
+    """
+    changed = abs(e.rate_tps - e.used_tps) > RENEW * e.used_tps
+    return changed and e.step - e.renewed >= max(RENEW_STEPS, e.n_waiting // RENEW_SHARE)
+
+
 @compiled
 def renew(req, e, ids, keys, policy, targets, units, unit_ids):
     """Let estimates take the measured rate, which has changed: keys and prefix hits of all who wait are made anew.
@@ -252,6 +269,7 @@ def renew(req, e, ids, keys, policy, targets, units, unit_ids):
         unit_ids: hash ids of all prompts.
     """
     e.used_tps = e.rate_tps
+    e.renewed = e.step
     e.carried = carried_tokens(e, policy)
     keyed = policy[ORDER] != FCFS
     for c in range(targets.shape[0]):
@@ -266,6 +284,8 @@ def renew(req, e, ids, keys, policy, targets, units, unit_ids):
         r.behind = 1 if r.degraded > 0 and r.emitted == 0.0 else 0
         if not r.admitted_s >= 0.0 and r.units > 0 and e.unit_blocks > 0:
             _, _, r.hit = spared(r, e, policy[BLOCK], units, unit_ids)
+        if policy[TRIAGE] == DEFER and r.emitted == 0.0 and e.now_s > infeasible_from_s(r, e, policy, targets):
+            r.behind = 1  # at once: thousands who are deferred already need not be found one by one again
         r.leave_s = leaves_at_s(r, e, policy, targets)
         if r.leave_s < math.inf:
             ids[LEAVING, e.n_leaving], keys[LEAVING, e.n_leaving] = i, r.leave_s

@@ -7,6 +7,8 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
+
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate
 from headway.models.identified import Hull, finite
@@ -32,6 +34,17 @@ ADMISSION_UNITS = {
     "prior_requests": "requests",
 }
 """Unit of each number of admission; a record without admission has none of them."""
+
+PART_UNITS = {
+    "degrade": "times both targets",
+    "prefill_every": "steps",
+    "decode_every": "steps",
+    "stride": "share of the ITL budget",
+    "class_shares": "weight, per class",
+    "priority_s": "s, per class",
+    "memory_price_s": "s/block",
+}
+"""Unit of each number of the other parts that can be off; a record has those that are on or were changed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,19 +79,19 @@ class ControllerRecord:
         Returns:
             The content of controller.json; `from_json` is the inverse.
         """
+        acting = self._acting()
+        return {"schema": SCHEMA, "content_sha256": content_hash(acting), **acting, "workload": self.workload, "tuning": self.tuning}
+
+    def _acting(self) -> dict[str, Any]:
+        """Everything that decides how the loop acts."""
         law, policy = self.candidate
         budget_s = min(t.budget_s for t in self.targets)
-        acting = {
+        return {
             "law": {
                 "kind": law.law,
                 "gains": {n: {"value": float(g.value), "unit": g.unit, "low": g.low, "high": g.high} for n, g in law.gains().items()},
             },
-            "policy": {
-                "order": policy.order,
-                "triage": policy.triage,
-                **{n: {"value": float(getattr(policy, n)), "unit": unit} for n, unit in POLICY_UNITS.items()},
-                **_admission(policy),
-            },
+            "policy": policy_json(policy),
             "targets": [dataclasses.asdict(t) for t in self.targets],
             "budget_s": budget_s,
             "setpoint_s": (1 - law.setpoint_margin) * budget_s,
@@ -90,7 +103,12 @@ class ControllerRecord:
                 "coefficients": {n: {"value": c.value, "unit": c.unit} for n, c in self.plant.coefficients().items()},
             },
         }
-        return {"schema": SCHEMA, "content_sha256": content_hash(acting), **acting, "workload": self.workload, "tuning": self.tuning}
+
+    def _fits(self, data: dict[str, Any]) -> bool:
+        """Whether a file's hash is that of what was read from it. One that was written before the engine had a habit is hashed without."""
+        acting = self._acting()
+        acting["engine"] = {n: v for n, v in acting["engine"].items() if n in data["engine"]}
+        return content_hash(acting) == data.get("content_sha256")
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> ControllerRecord:
@@ -115,10 +133,7 @@ class ControllerRecord:
             kind = data["law"]["kind"]
             if kind not in CONTROLLERS:
                 raise ValueError(f"unknown law {kind!r}; this version knows {', '.join(CONTROLLERS)}")
-            given = data["policy"]
-            names = (*POLICY_UNITS, *(ADMISSION_UNITS if "admission" in given else ()))
-            choices = given["order"], given["triage"]
-            policy = Policy(*choices, admission=given.get("admission", "none"), **{n: float(given[n]["value"]) for n in names})
+            policy = policy_from(data["policy"])
             targets = tuple(Target(**t) for t in data["targets"])
             limits = Limits(**data["engine"])
             structure = data["plant"]["structure"]
@@ -145,17 +160,61 @@ class ControllerRecord:
         limits.check()
         for target in targets:
             target.check()
-        if record.to_json()["content_sha256"] != data.get("content_sha256"):
-            return dataclasses.replace(record, edited=True)
-        return record
+        return record if record._fits(data) else dataclasses.replace(record, edited=True)
 
 
-def _admission(policy: Policy) -> dict[str, Any]:
-    """How it admits; nothing where it does not hold anybody back."""
-    if policy.admission == "none":
-        return {}
-    numbers = {n: {"value": float(getattr(policy, n)), "unit": unit} for n, unit in ADMISSION_UNITS.items()}
-    return {"admission": policy.admission, **numbers}
+def policy_json(policy: Policy) -> dict[str, Any]:
+    """A policy as controller.json holds it: choices by name, numbers with their units, without parts that are off.
+
+    Args:
+        policy: the policy.
+
+    Returns:
+        Plain JSON values; one number per class is a list.
+    """
+    plain, shown = Policy(), {"order": policy.order, "triage": policy.triage, **_numbers(policy, POLICY_UNITS)}
+    changed = [n for n in (*ADMISSION_UNITS, *PART_UNITS) if _value(getattr(policy, n)) != _value(getattr(plain, n))]
+    on = {*changed, *(ADMISSION_UNITS if policy.admission != "none" else ()), *(("degrade",) if policy.triage == "degrade" else ())}
+    for choice in ("admission", "phases", "preemption"):
+        if getattr(policy, choice) != getattr(plain, choice):
+            shown[choice] = getattr(policy, choice)
+    return {**shown, **_numbers(policy, {n: unit for n, unit in (ADMISSION_UNITS | PART_UNITS).items() if n in on})}
+
+
+def policy_from(given: dict[str, Any]) -> Policy:
+    """Read what `policy_json` wrote; what a file does not name is off.
+
+    Args:
+        given: choices by name, numbers as {"value", "unit"}.
+
+    Returns:
+        The policy.
+
+    Raises:
+        ValueError: a name that no policy has.
+    """
+    plain: dict[str, Any] = vars(Policy())
+    if unknown := [n for n in given if n not in plain]:
+        raise ValueError(f"controller.json has policy.{unknown[0]}, which this version does not know; update Headway, or tune anew")
+    rows = {n: given[n] for n in ("order", "triage", *POLICY_UNITS)} | given
+    return Policy(**{n: _read(rows[n], like) for n, like in plain.items() if n in rows})
+
+
+def _read(found: Any, like: Any) -> Any:
+    """A choice, one number, or one for each class, as the field has it."""
+    if isinstance(like, str):
+        return str(found)
+    value = found["value"]
+    return tuple(map(float, value)) if isinstance(like, tuple) else float(value)
+
+
+def _numbers(policy: Policy, units: dict[str, str]) -> dict[str, dict[str, Any]]:
+    return {n: {"value": _value(getattr(policy, n)), "unit": unit} for n, unit in units.items()}
+
+
+def _value(number: Any) -> Any:
+    """A number of a policy as JSON has it: one for all, or a list with one per class."""
+    return [float(x) for x in number] if np.ndim(number) else float(number)
 
 
 def content_hash(acting: dict[str, Any]) -> str:

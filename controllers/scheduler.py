@@ -18,7 +18,6 @@ from headway.controllers.policy import (
     ADMISSION,
     ASYNC,
     BLOCK,
-    BLOCKS,
     BUDGET_S,
     CHUNK,
     HAS_SHARES,
@@ -27,9 +26,8 @@ from headway.controllers.policy import (
     ORDER,
     RESERVATION,
     RUNNING,
-    WATERMARK,
 )
-from headway.controllers.queue import RENEW, arrive, kept_free, leave, next_arrival_s, part, renew
+from headway.controllers.queue import arrive, kept_free, leave, next_arrival_s, part, renew, renewal_due
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import WAITING
 from headway.models.mechanics import enter, schedule_chunk, schedule_decode
@@ -82,7 +80,7 @@ def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets
     # what seldom happens is looked for here: a call with nine arrays costs as much as all else that a small step does
     if next_arrival_s(req, e, keys) <= (e.seen_s if policy[ASYNC] > 0.0 else e.now_s):
         arrive(req, e, ids, keys, policy, targets, units, unit_ids)
-    if abs(e.rate_tps - e.used_tps) > RENEW * e.used_tps:
+    if renewal_due(e):
         renew(req, e, ids, keys, policy, targets, units, unit_ids)
     if e.n_leaving > 0 and keys[LEAVING, 0] < e.now_s:
         leave(req, e, ids, keys, policy, targets)
@@ -112,12 +110,11 @@ def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets
             compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides)
         if e.n_decode + e.prefill > e.n_ghosts:
             return True
-        if e.gave_way > jammed and e.n_running > 0:
-            jammed = e.gave_way
-            continue
-        if strides:
-            strides = False
-            e.oldest = oldest_decode(req, e, ids)
+        gave_way, jammed = e.gave_way > jammed, e.gave_way
+        if e.n_running > 0 and (gave_way or strides):
+            if not gave_way:
+                strides = False
+                e.oldest = oldest_decode(req, e, ids)
             continue
         # Unfinished prompts hold all blocks between them and none can go on: one of them gives way.
         if e.n_running < 2:
@@ -145,7 +142,7 @@ def open_step(e, budget, jammed):
     e.pending = e.n_waiting + e.prompts
 
 
-@compiled
+@compiled_inline
 def open_shares(e, n_classes):
     """Whose prompts are pending, per class; running ones are counted when they are listed.
 

@@ -94,7 +94,7 @@ def _step(choices: Choices, law: Controller, plant: Plant, numbers: Numbers, loa
     y = y + numbers.swap_block_s * run.books.moved
     given = _by_class(numbers, load, jnp.maximum(run.track.take, 0.0))
     shares = _deficits(numbers, run.books.deficit, given, _by_class(numbers, load, jnp.where(wants, 1.0, 0.0)) > 0)
-    return settle(numbers, load, measured(run, y, total, jnp.where(bound, 1.0, 0.0), jnp.any(wants)), shares)
+    return settle(numbers, load, measured(run, y, total, jnp.where(bound, 1.0, 0.0)), shares)
 
 
 def _by_class(numbers: Numbers, load: Load, what: Any) -> Any:
@@ -106,7 +106,7 @@ def _deficits(numbers: Numbers, deficit: Any, given: Any, wants: Any) -> Any:
     weights = jnp.sum(jnp.where(wants, numbers.shares, 0.0))
     due = numbers.shares / jnp.where(weights > 0, weights, 1.0) * jnp.sum(given) - given
     most = 2.0 * numbers.max_tokens
-    return jnp.where(wants & (weights > 0), jnp.clip(deficit + due, -most, most), 0.0)
+    return jnp.where(wants, jnp.clip(deficit + due, -most, most), 0.0)
 
 
 def _jump(numbers: Numbers, run: Run) -> Any:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headway.controllers.twin_load import Load, Numbers
-from headway.controllers.twin_state import Run, Track, Units, count
+from headway.controllers.twin_state import Run, Track, Units, count, running
 from headway.models.goodput import WAITING
 
 
@@ -107,12 +107,16 @@ def take_blocks(numbers: Numbers, load: Load, run: Run, need: Any) -> Run:
         return run._replace(books=run.books._replace(free=free))
     size = unit_blocks(numbers, load)
 
+    def short(carry: tuple[Any, Any]) -> Any:
+        # both ways out of a refusal are computed: where there are fewer, this one must come to an end as well
+        return (carry[1] < 0) & jnp.any(carry[0] & (run.units.holders == 0))
+
     def evict(carry: tuple[Any, Any]) -> tuple[Any, Any]:
         cached, free = carry
         oldest = jnp.argmin(jnp.where(cached & (run.units.holders == 0), run.units.idle, jnp.inf))
         return cached & (jnp.arange(cached.shape[0]) != oldest), free + size
 
-    cached, free = jax.lax.while_loop(lambda carry: carry[1] < 0, evict, (run.units.cached, free))
+    cached, free = jax.lax.while_loop(short, evict, (run.units.cached, free))
     return run._replace(books=run.books._replace(free=free), units=run.units._replace(cached=cached))
 
 
@@ -143,14 +147,13 @@ def let_go(numbers: Numbers, load: Load, run: Run, i: Any) -> Run:
     return run._replace(track=track, books=books, units=units)
 
 
-def file_units(numbers: Numbers, load: Load, run: Run, served: Any) -> Run:
+def file_units(numbers: Numbers, load: Load, run: Run) -> Run:
     """Put the prompt units that are computed now into the cache; one that is there already is shared and its copy given back.
 
     Args:
         numbers: of the candidate.
         load: of the draw.
         run: in progress, the chunks computed.
-        served: who got a chunk, shape (n,).
 
     Returns:
         The run.
@@ -160,7 +163,7 @@ def file_units(numbers: Numbers, load: Load, run: Run, served: Any) -> Run:
         return run
     track, units = run.track, run.units
     depth = jnp.arange(width, dtype=float)[None, :]
-    there = (served & numbers.caching)[:, None] & (load.unit >= 0)
+    there = (running(track) & numbers.caching)[:, None] & (load.unit >= 0)
     done = (depth + 1.0) * load.unit_tokens <= track.computed[:, None]
     fresh = there & (depth >= track.shared[:, None]) & done
     ids = units.cached.shape[0]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from headway.controllers.policy import PHASES
 from headway.controllers.twin_cache import available, held_blocks, take_blocks
-from headway.controllers.twin_load import Choices, Load, Numbers
+from headway.controllers.twin_load import NO_CAP, Choices, Load, Numbers
 from headway.controllers.twin_offer import Step, accept, either, offer, yield_one
 from headway.controllers.twin_order import pending, ranks
 from headway.controllers.twin_state import Run, Track, count, decodes, running, waiting
@@ -51,39 +51,39 @@ def serve_running(numbers: Numbers, load: Load, step: Step, who: Any, turn: Any)
         i = jnp.argmin(jnp.where(after(carry), turn, jnp.inf))
         given = offer(numbers, load, step, i)
         poorer, gone = yield_one(numbers, load, step)
-        last = jnp.where(given.fits, turn[i], jnp.where(gone == i, jnp.inf, last))
+        last = jnp.where(given.fits | (gone == i), turn[i], last)
         return either(given.fits, accept(numbers, load, step, i, given), poorer), last
 
     start = step, jnp.where(fast, jnp.inf, -jnp.inf)
     return jax.lax.while_loop(lambda carry: (carry[0].left >= 1) & jnp.any(after(carry)), one, start)[0]
 
 
-def serve_prompts(numbers: Numbers, load: Load, step: Step, untried: Any, rank: Any, key: Any, most: Any, tries: int) -> tuple[Step, Any]:
+def serve_prompts(
+    numbers: Numbers, load: Load, step: Step, untried: Any, order: tuple[Any, Any], most: Any, tries: int
+) -> tuple[Step, Any]:
     """Give chunks to prompts, least rank and key first, until `most` tokens are spent or nobody is left.
 
     Args:
         numbers: of the candidate.
         load: of the draw.
         step: being composed.
-        untried: running prompts that had no turn yet, shape (n,).
-        rank: least first, shape (n,).
-        key: among equals least first, then by number, shape (n,).
+        untried: running prompts and newcomers that had no turn yet, shape (n,).
+        order: ranks, least first, and keys among equals, then by number, each of shape (n,).
         most: tokens to spend [tokens].
         tries: newcomers tried in vain for blocks before the door closes.
 
     Returns:
-        (the step, running prompts that had no turn).
+        (the step, who had no turn).
     """
     rest = jnp.maximum(step.left - most, 0.0)
-    lacked = jnp.zeros_like(untried)
+    rank, key = order
 
-    def open_to(carry: tuple[Step, Any, Any]) -> Any:
-        step, untried, lacked = carry
-        return (untried & running(step.run.track)) | (waiting(step.run.track) & ~lacked & ~step.closed)
+    def open_to(step: Step, untried: Any) -> Any:
+        return untried & (running(step.run.track) | (waiting(step.run.track) & ~step.closed))
 
-    def one(carry: tuple[Step, Any, Any]) -> tuple[Step, Any, Any]:
-        step, untried, lacked = carry
-        who = open_to(carry)
+    def one(carry: tuple[Step, Any]) -> tuple[Step, Any]:
+        step, untried = carry
+        who = open_to(step, untried)
         who = who & (rank == jnp.min(jnp.where(who, rank, jnp.inf)))
         i = jnp.argmin(jnp.where(who, key, jnp.inf))
         me, given = jnp.arange(who.shape[0]) == i, offer(numbers, load, step, i)
@@ -93,13 +93,12 @@ def serve_prompts(numbers: Numbers, load: Load, step: Step, untried: Any, rank: 
         blocked = step.blocked + jnp.where(short & given.fresh, 1.0, 0.0)
         closed = step.closed | full | (short & ~given.fresh) | (blocked >= tries)
         step = step._replace(blocked=blocked, closed=closed, limited=step.limited | full | short)
-        return step, untried & ~me, lacked | (me & short)
+        return step, untried & ~(me & ~full)
 
-    def more(carry: tuple[Step, Any, Any]) -> Any:
-        return (carry[0].left >= 1) & jnp.any(open_to(carry))
+    def more(carry: tuple[Step, Any]) -> Any:
+        return (carry[0].left >= 1) & jnp.any(open_to(*carry))
 
-    start = step._replace(left=step.left - rest), untried, lacked
-    step, untried, _ = jax.lax.while_loop(more, one, start)
+    step, untried = jax.lax.while_loop(more, one, (step._replace(left=step.left - rest), untried))
     return step._replace(left=step.left + rest), untried
 
 
@@ -121,6 +120,8 @@ def opened(run: Run, left: Any, jammed: Any) -> Step:
 def compose_stock(numbers: Numbers, load: Load, step: Step) -> tuple[Step, Any]:
     """vLLM's own order: running requests in order of admission, then the queue until something does not fit.
 
+    The chunk cap is lifted where one request alone runs or waits.
+
     Args:
         numbers: of the candidate.
         load: of the draw.
@@ -130,15 +131,17 @@ def compose_stock(numbers: Numbers, load: Load, step: Step) -> tuple[Step, Any]:
         (the step, whether its budget is what bounds it).
     """
     track = step.run.track
+    alone = count(running(track) | waiting(track)) <= 1
+    numbers = numbers._replace(chunk=jnp.where(alone, NO_CAP, numbers.chunk))
     step = serve_running(numbers, load, step, running(track), track.seat)
     cut = step.cut | jnp.any(running(step.run.track) & (step.run.track.take == 0))
     step = step._replace(cut=cut, closed=step.closed | (step.gave_way > 0))
-    nobody, place = jnp.zeros_like(track.begun), step.run.track.place
-    step, _ = serve_prompts(numbers, load, step, nobody, jnp.zeros_like(place), place, step.left, 1)
+    place = step.run.track.place
+    step, _ = serve_prompts(numbers, load, step, waiting(step.run.track), (jnp.zeros_like(place), place), step.left, 1)
     return step, _bounds(step, step.cut | jnp.any(waiting(step.run.track)))
 
 
-def compose_by_key(numbers: Numbers, load: Load, step: Step, oldest: Any, strides: Any) -> tuple[Step, Any]:
+def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest: Any, strides: Any) -> tuple[Step, Any]:
     """Decodes and prompts in the phases of the policy, with its two-sided bound.
 
     Both phases have two turns; each serves prompts, then decodes, as far as they are asked for in it.
@@ -147,36 +150,38 @@ def compose_by_key(numbers: Numbers, load: Load, step: Step, oldest: Any, stride
         numbers: of the candidate.
         load: of the draw.
         step: being composed.
+        tokens: its budget, those included that ride once more [tokens].
         oldest: steps since the last token of the decode that waits longest.
         strides: whether classes are stepped by their stride, bool.
 
     Returns:
         (the step, whether its budget is what bounds it).
     """
-    track, books, budget = step.run.track, step.run.books, step.left
-    rank, key = ranks(numbers, load, step.run)
+    track, books = step.run.track, step.run.books
+    order, half = ranks(numbers, load, step.run), jnp.ceil(tokens / 2.0)
     mixed, age = numbers.phases == MIXED, books.step - track.stepped
-    starved = (numbers.prefill_every > 0) & jnp.any(pending(track)) & (books.idled >= numbers.prefill_every - 1)
+    starved = (numbers.prefill_every > 0) & jnp.any(pending(track)) & (books.unprompted >= numbers.prefill_every - 1)
     overdue = (numbers.decode_every > 0) & (oldest >= numbers.decode_every)
     prompts_first = jnp.where(numbers.phases == PREFILL_FIRST, ~overdue, starved)
     due = decodes(track) & due_now(numbers, load, step.run, strides)
     turn = track.seat + jnp.where(mixed & overdue & (age < numbers.decode_every), books.seats + 1.0, 0.0)
 
-    def serve(t: Any, carry: tuple[Step, Any, Any]) -> tuple[Step, Any, Any]:
-        step, untried, asked = carry
+    def serve(t: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        step, untried, asked, tried = carry
         mine = prompts_first == (t == 0)
         begun = jnp.any(step.run.track.take != 0)
-        share = jnp.where(t == 0, jnp.where(starved, jnp.ceil(budget / 2.0), 0.0), step.left)
+        share = jnp.where(t == 0, jnp.where(starved, half, 0.0), step.left)
         most = jnp.where(mixed, share, jnp.where(mine & ~begun, step.left, 0.0))
-        step, untried = serve_prompts(numbers, load, step, untried, rank, key, most, TRIES)
+        step, untried = serve_prompts(numbers, load, step, untried, order, most, TRIES)
         who = due & jnp.where(mixed, t == 0, ~mine & ~begun) & (step.run.track.take == 0)
         step = serve_running(numbers, load, step, who, turn)
-        return step._replace(closed=step.closed | (step.gave_way > 0)), untried, asked | who
+        return step._replace(closed=step.closed | (step.gave_way > 0)), untried, asked | who, tried | (mine & ~begun)
 
-    start = step, running(track) & ~decodes(track), jnp.zeros_like(due)
-    step, untried, asked = jax.lax.fori_loop(0, 2, serve, start)
+    start = step, pending(track), jnp.zeros_like(due), mixed
+    step, untried, asked, tried = jax.lax.fori_loop(0, 2, serve, start)
     unserved = jnp.any(asked & (step.run.track.take == 0))
-    return step, _bounds(step, step.cut | jnp.any(untried | waiting(step.run.track)) | unserved)
+    kept = tried & jnp.any((untried & running(step.run.track)) | waiting(step.run.track))
+    return step, _bounds(step, step.cut | unserved | kept)
 
 
 def due_now(numbers: Numbers, load: Load, run: Run, strides: Any) -> Any:
@@ -201,6 +206,10 @@ def _bounds(step: Step, wanting: Any) -> Any:
 def compose(choices: Choices, numbers: Numbers, load: Load, run: Run, budget: Any, oldest: Any) -> tuple[Run, Any, Any]:
     """Compose a step; where nothing could be given strides are ignored, and where still nothing, victims give way.
 
+    Where somebody gave way and nothing could be given, it is tried again before that.
+
+    Requests that ride once more make a step by themselves where their blocks are what is lacking.
+
     Args:
         choices: of the twin.
         numbers: of the candidate.
@@ -213,26 +222,29 @@ def compose(choices: Choices, numbers: Numbers, load: Load, run: Run, budget: An
         (the run with every request's `take`, whether the budget bounds the step, whose prompts were pending).
     """
     ghosts = count(run.track.ghost)
-    budget = jnp.where(ghosts > 0, jnp.maximum(budget - ghosts, 1.0), budget)
+    left = jnp.where(ghosts > 0, jnp.maximum(budget - ghosts, 1.0), budget)
 
     def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        run, strides, jammed, *_ = carry
-        step, wants = opened(run, budget, jammed), pending(run.track)
+        run, strides, jammed, oldest, *_ = carry
+        step, wants = opened(run, left, jammed), pending(run.track)
         if choices.stock:
             step, bound = compose_stock(numbers, load, step)
         else:
-            step, bound = compose_by_key(numbers, load, step, oldest, strides)
+            step, bound = compose_by_key(numbers, load, step, budget, oldest, strides)
         nothing = ~jnp.any(step.run.track.take != 0)
-        stalled = nothing & ~strides & (count(running(step.run.track)) < 2)
-        gives = nothing & ~strides & ~stalled
+        left_over, gave_way = count(running(step.run.track)), step.gave_way > jammed
+        again = nothing & (left_over > 0) & (gave_way | strides)
+        gives, alone = nothing & ~again & (left_over >= 2), nothing & ~again & (left_over < 2)
+        stalled, strides = alone & (ghosts == 0), strides & ~(again & ~gave_way)
+        oldest = jnp.where(again & ~gave_way, oldest_of(step.run, decodes(step.run.track)), oldest)
         run = either(gives, yield_one(numbers, load, step)[0].run, step.run)
         run = run._replace(books=run.books._replace(stalled=run.books.stalled | stalled))
-        return run, strides & ~nothing, jammed + jnp.where(gives, 1.0, 0.0), nothing & ~stalled, bound, wants
+        return run, strides, step.gave_way + jnp.where(gives, 1.0, 0.0), oldest, again | gives, bound, wants
 
     strides = jnp.any(numbers.strides > 1) & (not choices.stock)
     nobody = jnp.zeros_like(run.track.begun)
-    start = run, strides, jnp.zeros_like(budget), jnp.ones((), bool), jnp.zeros((), bool), nobody
-    run, _, _, _, bound, wants = jax.lax.while_loop(lambda carry: carry[3], attempt, start)
+    start = run, strides, jnp.zeros_like(budget), oldest, jnp.ones((), bool), jnp.zeros((), bool), nobody
+    run, *_, bound, wants = jax.lax.while_loop(lambda carry: carry[4], attempt, start)
     return run, bound, wants
 
 
@@ -254,12 +266,35 @@ def ready(numbers: Numbers, load: Load, run: Run, strides: Any) -> tuple[Any, An
     unfinished = running(track) & ~decodes(track)
     first = jnp.argmin(jnp.where(unfinished, track.seat, jnp.inf))
     context = jnp.where(jnp.any(unfinished), track.computed[first], 0.0)
-    oldest = jnp.max(jnp.where(due, run.books.step - track.stepped, 0.0))
-    return count(due | track.ghost), _read(load, track, due | track.ghost), context, oldest
+    return count(due | track.ghost), read(load, track, due | track.ghost), context, oldest_of(run, due)
 
 
-def _read(load: Load, track: Track, who: Any) -> Any:
-    return jnp.sum(jnp.where(who, load.prompt + track.emitted, 0.0))
+def oldest_of(run: Run, who: Any) -> Any:
+    """Steps since the last token of the one that waits longest.
+
+    Args:
+        run: in progress.
+        who: of whom, shape (n,).
+
+    Returns:
+        Steps, shape (); 0 of nobody.
+    """
+    return jnp.max(jnp.where(who, run.books.step - run.track.stepped, 0.0))
+
+
+def read(load: Load, track: Track, who: Any) -> Any:
+    """Cache tokens that decodes read; one that rides once more with an unfinished prompt, what it has computed.
+
+    Args:
+        load: of the draw.
+        track: of the requests.
+        who: they, shape (n,).
+
+    Returns:
+        Their sum, shape () [tokens].
+    """
+    length = jnp.where(track.computed >= track.goal, load.prompt + track.emitted, track.computed)
+    return jnp.sum(jnp.where(who, length, 0.0))
 
 
 def sums(load: Load, track: Track) -> tuple[Any, ...]:
@@ -274,4 +309,4 @@ def sums(load: Load, track: Track) -> tuple[Any, ...]:
     """
     decode, chunk = (track.take < 0) | track.ghost, track.take > 0
     x = jnp.where(chunk, track.take, 0.0)
-    return count(decode), _read(load, track, decode), jnp.sum(x), jnp.sum(x * (track.computed + 0.5 * x)), count(chunk)
+    return count(decode), read(load, track, decode), jnp.sum(x), jnp.sum(x * (track.computed + 0.5 * x)), count(chunk)

@@ -10,6 +10,7 @@ from headway.controllers.policy import PHASES, TRIAGES, Policy, prefill_rate_tps
 from headway.controllers.simulator import Candidate, Draw
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
+from headway.models.workload import Workload
 
 NO_CAP = 1e18
 """Chunk cap that caps nothing [tokens]."""
@@ -94,10 +95,11 @@ class Numbers(NamedTuple):
         asynchronous: scheduling, see `Limits`, as the rest.
         caching: of prefixes.
         full: reservation of the whole prompt.
+        gate: the whole prompt must fit, but only the chunk's blocks are taken.
         later: the first token comes a step after the last chunk.
         block: [tokens].
         blocks: of the pool.
-        keep: blocks that admission keeps free.
+        keep: blocks that a newcomer leaves free where others run.
         max_tokens: in a step [tokens].
         max_len: of a request [tokens].
         swap_block_s: [s].
@@ -128,6 +130,7 @@ class Numbers(NamedTuple):
     asynchronous: Any
     caching: Any
     full: Any
+    gate: Any
     later: Any
     block: Any
     blocks: Any
@@ -202,20 +205,28 @@ def numbers_of(candidate: Candidate, targets: tuple[Target, ...], limits: Limits
         setpoint_s=setpoint_s,
         budget_s=budget_s,
         rate_tps=prefill_rate_tps(plant, setpoint_s, limits.max_tokens),
-        asynchronous=limits.scheduling == "async",
-        caching=limits.prefix_cache == "on",
-        full=limits.reservation == "full",
-        later=limits.first_token == "next_step",
-        block=limits.block_tokens,
-        blocks=limits.blocks,
-        keep=np.ceil(limits.watermark * limits.blocks),
-        max_tokens=limits.max_tokens,
-        max_len=limits.max_len,
-        swap_block_s=limits.swap_block_s,
+        **_engine(limits),
         cut_s=cut_s,
         max_steps=max_steps,
     )
     return Numbers(*(np.asarray(x, bool if isinstance(x, bool) else float) for x in row))
+
+
+def _engine(limits: Limits) -> dict[str, Any]:
+    """What of the numbers the engine gives."""
+    return {
+        "asynchronous": limits.scheduling == "async",
+        "caching": limits.prefix_cache == "on",
+        "full": limits.reservation == "full",
+        "gate": limits.reservation == "gate",
+        "later": limits.first_token == "next_step",
+        "block": limits.block_tokens,
+        "blocks": limits.blocks,
+        "keep": np.floor(limits.watermark * (limits.blocks + 1)),
+        "max_tokens": limits.max_tokens,
+        "max_len": limits.max_len,
+        "swap_block_s": limits.swap_block_s,
+    }
 
 
 def load_of(drawn: Draw, targets: tuple[Target, ...], limits: Limits) -> tuple[Load, int]:
@@ -235,25 +246,37 @@ def load_of(drawn: Draw, targets: tuple[Target, ...], limits: Limits) -> tuple[L
     w, n = drawn.workload, len(drawn.workload)
     given = lambda column, otherwise: np.full(n, otherwise) if column is None else np.asarray(column)  # noqa: E731
     kind = np.asarray(w.class_id, np.int64)
-    promised = np.array([[t.first_token_s, t.budget_s, t.itl_s, t.transport_s] for t in targets])[kind]
-    unit, unit_tokens, ids = np.full((n, 0), -1), 1.0, 0
-    if w.prefix is not None and len(w.prefix.ids) and limits.prefix_cache == "on":
-        if w.prefix.unit_tokens % limits.block_tokens:
-            raise ValueError(f"a prompt unit of {w.prefix.unit_tokens} tokens is no whole number of blocks of {limits.block_tokens}")
-        sizes = np.diff(w.prefix.start)
-        unit = np.full((n, int(sizes.max())), -1)
-        for i, size in enumerate(sizes):
-            unit[i, :size] = w.prefix.ids[w.prefix.start[i] : w.prefix.start[i + 1]]
-        unit_tokens, ids = float(w.prefix.unit_tokens), int(w.prefix.ids.max()) + 1
+    ttft_s, budget_s, itl_s, transport_s = np.array([[t.first_token_s, t.budget_s, t.itl_s, t.transport_s] for t in targets])[kind].T
+    unit, unit_tokens, ids = _units(w, limits)
     load = Load(
-        *(np.asarray(x, float) for x in (w.arrival_s, w.prompt_tokens, w.output_tokens)),
-        kind,
-        np.asarray(given(w.after, -1), np.int64),
-        *(np.asarray(given(x, y), float) for x, y in ((w.think_s, 0.0), (w.patience_s, np.inf), (w.cancel_s, np.inf))),
-        *promised.T,
-        unit,
-        np.asarray(unit_tokens),
-        np.asarray(drawn.decode, float),
-        np.asarray(drawn.mixed, float),
+        arrival_s=np.asarray(w.arrival_s, float),
+        prompt=np.asarray(w.prompt_tokens, float),
+        output=np.asarray(w.output_tokens, float),
+        kind=kind,
+        after=np.asarray(given(w.after, -1), np.int64),
+        think_s=np.asarray(given(w.think_s, 0.0), float),
+        patience_s=np.asarray(given(w.patience_s, np.inf), float),
+        cancel_s=np.asarray(given(w.cancel_s, np.inf), float),
+        ttft_s=ttft_s,
+        budget_s=budget_s,
+        itl_s=itl_s,
+        transport_s=transport_s,
+        unit=unit,
+        unit_tokens=np.asarray(unit_tokens),
+        decode_noise=np.asarray(drawn.decode, float),
+        mixed_noise=np.asarray(drawn.mixed, float),
     )
     return load, ids
+
+
+def _units(w: Workload, limits: Limits) -> tuple[np.ndarray, float, int]:
+    """Unit ids of every prompt, -1 beyond the last; tokens of a unit; how many ids there are."""
+    if w.prefix is None or not len(w.prefix.ids):
+        return np.full((len(w), 0), -1), 1.0, 0
+    if w.prefix.unit_tokens % limits.block_tokens and limits.prefix_cache == "on":
+        raise ValueError(f"a prompt unit of {w.prefix.unit_tokens} tokens is no whole number of blocks of {limits.block_tokens}")
+    sizes = np.diff(w.prefix.start)
+    unit = np.full((len(w), int(sizes.max())), -1)
+    for i, size in enumerate(sizes):
+        unit[i, :size] = w.prefix.ids[w.prefix.start[i] : w.prefix.start[i + 1]]
+    return unit, float(w.prefix.unit_tokens), int(w.prefix.ids.max()) + 1

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from headway.controllers.twin_cache import available, hits, leading, preempt, take_blocks, unit_blocks
 from headway.controllers.twin_load import Load, Numbers
 from headway.controllers.twin_order import victim
-from headway.controllers.twin_state import Run, count
+from headway.controllers.twin_state import Run, count, running
 from headway.models.goodput import RUNNING, WAITING
 
 
@@ -86,12 +86,13 @@ def offer(numbers: Numbers, load: Load, step: Step, i: Any) -> Offer:
     size = unit_blocks(numbers, load)
     held = track.blocks[i] + units * size
     need = jnp.maximum(jnp.ceil(upto / numbers.block) - held, jnp.where(fresh, track.swapped[i], 0.0))
-    room = available(numbers, load, run) - jnp.where(fresh, numbers.keep, 0.0)
+    room = available(numbers, load, run) - jnp.where(fresh & jnp.any(running(track)), numbers.keep, 0.0)
     if load.unit.shape[1]:
         mine = leading(load, i, jnp.where(looks, units, 0.0), run.units.cached.shape[0])
         room = room - size * count(mine & (run.units.holders == 0))
     need = jnp.maximum(need, 0.0)
-    return Offer(tokens, rest, decode, fresh, units, computed, need, need <= room)
+    whole = jnp.maximum(jnp.ceil(track.goal[i] / numbers.block) - held, need)
+    return Offer(tokens, rest, decode, fresh, units, computed, need, jnp.where(numbers.gate & fresh, whole, need) <= room)
 
 
 def accept(numbers: Numbers, load: Load, step: Step, i: Any, given: Offer) -> Step:

@@ -12,7 +12,6 @@ from headway.controllers.twin_cache import hits
 from headway.controllers.twin_load import Choices, Load, Numbers
 from headway.controllers.twin_state import Run, Track, decodes, running, waiting
 from headway.models.goodput import ABANDONED, CANCELLED, EXPIRED, FAILED, FUTURE, REJECTED, WAITING
-from headway.models.mechanics import EXACT
 
 RENEW = 0.05
 """Share by which the measured prefill rate leaves the one that estimates use before it takes its place."""
@@ -141,7 +140,7 @@ def arrive(choices: Choices, numbers: Numbers, load: Load, run: Run, seen_s: Any
         The run.
     """
     length = load.prompt + load.output
-    never = (length > numbers.max_len) | (jnp.ceil(length / numbers.block) > numbers.blocks - numbers.keep)
+    never = (length > numbers.max_len) | (jnp.ceil(length / numbers.block) > numbers.blocks)
 
     def due(run: Run) -> Any:
         return (run.track.status == FUTURE) & (run.track.arrival_s <= seen_s)
@@ -192,8 +191,8 @@ def left_as(load: Load, run: Run) -> Any:
         Status, shape (n,): cancelled if nothing was late, else abandoned.
     """
     track, now_s = run.track, run.books.now_s
-    overdue = now_s - track.arrival_s > load.ttft_s * EXACT
-    late = (track.on_time < track.owed) | (now_s - track.last_s > load.budget_s * EXACT)
+    overdue = now_s > track.arrival_s + load.ttft_s
+    late = (track.on_time < track.owed) | (jnp.floor((now_s - track.last_s) / load.itl_s) >= 1)
     return jnp.where(jnp.where(track.emitted == 0, overdue, late), ABANDONED, CANCELLED)
 
 
@@ -251,8 +250,7 @@ def ranks(numbers: Numbers, load: Load, run: Run) -> tuple[Any, Any]:
     track = run.track
     stream = track.emitted > 0
     ahead = run.books.deficit[load.kind] <= 0
-    deferred = (numbers.triage == DEFER) & infeasible(numbers, load, run) & ~(waiting(track) & track.begun)
-    behind = track.degraded | deferred
+    behind = track.degraded | ((numbers.triage == DEFER) & infeasible(numbers, load, run))
     rank = jnp.where(stream, 0.0, 1.0 + jnp.where(ahead, 2.0, 0.0) + jnp.where(behind, 1.0, 0.0))
     key = jnp.where(waiting(track), track.key, keys_s(numbers, load, run))
     return rank, jnp.where(stream, track.arrival_s, key)

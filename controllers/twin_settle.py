@@ -94,17 +94,17 @@ def settle(numbers: Numbers, load: Load, run: Run, shares: Any) -> Run:
     token = (track.take < 0) | (chunk & (computed >= track.goal) & ~(numbers.later & (track.emitted == 0)))
     track = track._replace(computed=computed, stepped=jnp.where(track.take != 0, books.step - 1.0, track.stepped))
     track = emit(load, track._replace(take=jnp.zeros_like(track.take)), token, books.now_s)
-    run = file_units(numbers, load, run._replace(track=track, books=books._replace(deficit=shares)), chunk)
+    run = file_units(numbers, load, run._replace(track=track, books=books._replace(deficit=shares)))
     done = token & (run.track.emitted >= load.output)
     gone = running(run.track) & ~done & out_of_time(load, run)
     status = jnp.where(done, FINISHED, left_as(load, run))
     run = end(load, run, done | gone, status)
-    ghost = done & numbers.asynchronous
+    ghost = (done | gone) & numbers.asynchronous
     run = give_back(numbers, load, run, (done | gone) & ~ghost)
     return run._replace(track=run.track._replace(ghost=ghost))
 
 
-def measured(run: Run, step_time_s: Any, sums: tuple[Any, ...], bound: Any, prompts: Any) -> Run:
+def measured(run: Run, step_time_s: Any, sums: tuple[Any, ...], bound: Any) -> Run:
     """Book the step itself.
 
     Args:
@@ -112,7 +112,6 @@ def measured(run: Run, step_time_s: Any, sums: tuple[Any, ...], bound: Any, prom
         step_time_s: how long it took [s].
         sums: decodes, cache tokens read, prompt tokens, pairs, prompts in it.
         bound: 1 if its budget was used up while work was waiting.
-        prompts: whether prompts were pending when it was composed.
 
     Returns:
         The run, the clock at the end of the step.
@@ -128,7 +127,7 @@ def measured(run: Run, step_time_s: Any, sums: tuple[Any, ...], bound: Any, prom
         step=books.step + 1.0,
         moved=jnp.zeros_like(books.moved),
         rate_tps=jnp.where(prefill >= LEARNS_FROM, rate, books.rate_tps),
-        idled=jnp.where(prompts & (prefill == 0), books.idled + 1.0, 0.0),
+        unprompted=jnp.where(prefill > 0, 0.0, books.unprompted + 1.0),
         last=seen,
         earlier=books.last,
     )

@@ -86,7 +86,7 @@ class Books(NamedTuple):
         places: arrivals so far.
         fronts: preemptions so far.
         moved: blocks moved out or in since the last step ended.
-        idled: steps lately with a prompt pending and none served.
+        unprompted: steps since one carried prompt tokens; infinite before the first that did.
         stalled: work but no step, bool: a fault.
         last: what the law is told of the last step, shape (SEEN,).
         earlier: of the one before, shape (SEEN,).
@@ -104,7 +104,7 @@ class Books(NamedTuple):
     places: Any
     fronts: Any
     moved: Any
-    idled: Any
+    unprompted: Any
     stalled: Any
     last: Any
     earlier: Any
@@ -176,7 +176,7 @@ def fresh_run(choices: Choices, numbers: Numbers, load: Load, law: Controller) -
     nought = jnp.zeros((), float)
     silent = jnp.zeros(SEEN).at[0].set(jnp.nan)
     books = Books(*[nought] * len(Books._fields))._replace(
-        free=numbers.blocks, rate_tps=numbers.rate_tps, used_tps=numbers.rate_tps, last=silent, earlier=silent
+        free=numbers.blocks, rate_tps=numbers.rate_tps, used_tps=numbers.rate_tps, last=silent, earlier=silent, unprompted=nought + jnp.inf
     )
     books = books._replace(deficit=jnp.zeros_like(numbers.shares), stalled=jnp.zeros((), bool))
     ids = jnp.zeros(choices.units)

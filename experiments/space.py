@@ -1,90 +1,54 @@
-"""What tuning may move: named numbers with bounds and a practical unit each, and the way from such a point to a candidate."""
+"""What tuning may move: the box of the free numbers, and the way from a point in it to a candidate."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate
-from headway.models.signals import Limits
-
-
-class Free(NamedTuple):
-    """One free number.
-
-    Args:
-        name: field of the law or of the policy.
-        low: least value, on the scale that is searched.
-        high: greatest.
-        unit: a practical step on that scale: differences are taken over half of it, moves are measured in it.
-        log2: searched as a base-2 logarithm.
-        whole: a number searched so is rounded to a whole one.
-    """
-
-    name: str
-    low: float
-    high: float
-    unit: float
-    log2: bool = False
-    whole: bool = True
-
-
-def free_parameters(limits: Limits) -> dict[str, Free]:
-    """All numbers that can be tuned, by name.
-
-    Args:
-        limits: of the engine: no cap is searched above them.
-
-    Returns:
-        Mapping from name to its range.
-    """
-    tokens, seqs = math.log2(limits.max_tokens), math.log2(limits.max_seqs)
-    rows = (
-        Free("margin", 0.0, 0.6, 0.05),
-        Free("late_rate", -10.0, -2.0, 0.5, log2=True, whole=False),
-        Free("aging_rate", 0.0, 3.0, 0.25),
-        Free("chunk_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
-        # kp and ki up to a quarter keep a gain margin of 7.9 dB at a delay of two steps, while the plant is no steeper than the law assumes
-        Free("kp", 0.0, 0.25, 0.05),
-        Free("ki", 0.0, 0.25, 0.05),
-        Free("running_limit", min(2.0, seqs), seqs, 0.5, log2=True),
-        Free("most_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
-        Free("tolerance", -0.6, 0.4, 0.1),
-        Free("estimate", 0.1, 3.0, 0.25),
-    )
-    return {row.name: row for row in rows}
-
+from headway.experiments.free import PER_CLASS, Free, free_parameters, is_off, needs
+from headway.models.signals import Limits, Target
 
 ALWAYS = ("margin", "aging_rate")
 """Always among the free numbers."""
+
+EVERY = "all"
+"""Stands for every number that can act, those of parts that are off included."""
 
 
 class Space:
     """The box that is searched. Points are arrays in units, so that a step of one means the same along every axis.
 
+    Without names, every number is free that can act and whose part is on. A part that is off is switched on by naming its
+    number; the shares of the classes start equal then, all other parts start as they are.
+
     Args:
         base: values of everything that is not free.
         limits: of the engine.
-        names: of the free numbers; None for all.
+        names: of the free numbers; None for all that are on, "all" among them for all that can act.
+        targets: one per class, for the numbers that each class has of its own.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, or one that cannot act: what it needs.
     """
 
-    def __init__(self, base: Candidate, limits: Limits, names: tuple[str, ...] | None = None) -> None:
+    def __init__(self, base: Candidate, limits: Limits, names: tuple[str, ...] | None = None, targets: tuple[Target, ...] = ()) -> None:
         """Choose what is free."""
-        known = free_parameters(limits)
-        unknown = [n for n in names or () if n not in known]
-        if unknown:
-            raise ValueError(f"cannot tune {unknown}; known: {', '.join(known)}")
+        known = free_parameters(limits, targets)
         self.law_fields = frozenset(base.law.gains())
-        there = self.law_fields | {f.name for f in dataclasses.fields(base.policy)}  # pyright: ignore[reportArgumentType]  # a dataclass by @pytree
-        chosen = [n for n in known if n in there and (names is None or n in names or n in ALWAYS)]
-        self.base, self.limits, self.free = base, limits, [known[n] for n in chosen]
+        lacking = {n: needs(n, base) for n in known}
+        named = [n for n in names or () if n != EVERY]
+        _check(named, known, lacking, targets)
+        if names is None:
+            named = [n for n in known if not lacking[n] and not is_off(n, base)]
+        elif EVERY in names:
+            named = [n for n in known if not lacking[n]]
+        chosen = [n for n in known if n in named or (n in ALWAYS and (n in self.law_fields or hasattr(base.policy, n)))]
+        self.base, self.limits, self.targets, self.free = base, limits, targets, [known[n] for n in chosen]
+        self.notes = [f"{n} is searched, but cannot act without {lacking[n]}" for n in chosen if lacking[n]]
         self.low = np.array([f.low / f.unit for f in self.free])
         self.high = np.array([f.high / f.unit for f in self.free])
 
@@ -98,8 +62,8 @@ class Space:
             Mapping from name to value in its own unit.
         """
         point = np.clip(point, self.low, self.high)
-        rows = {f.name: float(x * f.unit) for f, x in zip(self.free, point, strict=True)}
-        return {f.name: _shown(f, rows[f.name]) for f in self.free}
+        # the last digit of high / unit * unit may be below high, where an axis ends in "off"
+        return {f.name: f.value(f.high if x == high else float(x * f.unit)) for f, x, high in zip(self.free, point, self.high, strict=True)}
 
     def candidate(self, point: np.ndarray) -> Candidate:
         """The candidate at a point.
@@ -112,7 +76,12 @@ class Space:
         """
         values = self.values(point)
         law = dataclasses.replace(self.base.law, **{k: v for k, v in values.items() if k in self.law_fields})  # pyright: ignore[reportArgumentType]
-        policy: Policy = dataclasses.replace(self.base.policy, **{k: v for k, v in values.items() if k not in self.law_fields})  # pyright: ignore[reportArgumentType]
+        fields: dict[str, Any] = {k: v for k, v in values.items() if k not in self.law_fields and "." not in k}
+        for part, (field, start) in PER_CLASS.items():
+            if any(k.startswith(f"{part}.") for k in values):
+                old = getattr(self.base.policy, field) or (start,) * len(self.targets)
+                fields[field] = tuple(values.get(f"{part}.{t.name}", float(x)) for t, x in zip(self.targets, old, strict=True))
+        policy: Policy = dataclasses.replace(self.base.policy, **fields)  # pyright: ignore[reportArgumentType]
         return Candidate(law, policy)
 
     def point(self, candidate: Candidate) -> np.ndarray:
@@ -124,16 +93,27 @@ class Space:
         Returns:
             In units, shape (d,).
         """
-        rows = []
-        for f in self.free:
-            value = float(getattr(candidate.law if f.name in self.law_fields else candidate.policy, f.name))
-            value = math.inf if f.name == "chunk_tokens" and value == 0 else value
-            rows.append((math.log2(max(value, 1.0 if f.whole else 2.0**f.low)) if f.log2 else value) / f.unit)
-        return np.clip(rows, self.low, self.high)
+        return np.clip([f.place(self._value(f, candidate)) / f.unit for f in self.free], self.low, self.high)
+
+    def _value(self, free: Free, candidate: Candidate) -> float:
+        part, _, name = free.name.partition(".")
+        if not name:
+            return float(getattr(candidate.law if part in self.law_fields else candidate.policy, part))
+        field, start = PER_CLASS[part]
+        values = getattr(candidate.policy, field)
+        return float(values[[t.name for t in self.targets].index(name)]) if values else start
 
 
-def _shown(free: Free, value: float) -> float:
-    """A number of the search on its own scale."""
-    if not free.log2:
-        return value
-    return float(round(2.0**value)) if free.whole else float(2.0**value)
+def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], targets: tuple[Target, ...]) -> None:
+    """Refuse names that are unknown, and numbers that no value of would change anything."""
+    unknown = [n for n in named if n not in known]
+    alone = [n for n in unknown if n.partition(".")[0] in PER_CLASS] if len(targets) < 2 else []
+    if alone:
+        raise ValueError(f"cannot tune {alone[0]}: shares and priorities act between classes; give --target a file with two or more")
+    if unknown:
+        raise ValueError(f"cannot tune {unknown}; known: {', '.join(known)}")
+    for n in named:
+        if lacking[n] == "another law":
+            raise ValueError(f"cannot tune {n}: the law that is tuned has no {n}; leave it out")
+        if lacking[n] and n not in ALWAYS:
+            raise ValueError(f"cannot tune {n}: it acts only with {lacking[n]}; switch that on with --policy, or leave {n} out")

@@ -21,6 +21,7 @@ from headway.controllers.simulator import Candidate, Draw, draw, evaluate, simul
 from headway.experiments.baseline import EARLY, Static, best, static_grid
 from headway.experiments.capacity import capacity_factor
 from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
+from headway.experiments.sensitivity import dead_sentence, sensitivities
 from headway.experiments.space import Space
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.goodput import summarise
@@ -35,6 +36,9 @@ Progress = Callable[[str, float], None]
 
 TIED, HEAVIER = 0.001, 1.15
 """Static settings within TIED of the best are told apart by what they attain at a load HEAVIER times as high."""
+
+DEAD_DRAWS = 2
+"""Training draws on which a free number has to change something."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +162,8 @@ def tune(
     Args:
         problem: what is tuned for.
         effort: how much is spent.
-        free: names of the numbers that may move; None for all. Margin and aging rate are always among them.
+        free: names of the numbers that may move; None for all whose part is on, "all" among them for every one that can act.
+            Margin and aging rate are always among them.
         policy: what the policy is to have otherwise than `default_candidate`, by field; a number that is free starts there.
         progress: called with a label and a fraction in [0, 1].
 
@@ -166,7 +171,7 @@ def tune(
         Tuned.
 
     Raises:
-        ValueError: an unknown objective or free number, or a policy that cannot be.
+        ValueError: an unknown objective, a free number that is unknown or cannot act, or a policy that cannot be.
     """
     if problem.objective not in OBJECTIVES:
         raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {problem.objective!r}")
@@ -174,7 +179,7 @@ def tune(
     base = default_candidate(problem.identified, problem.targets, problem.limits)
     base = base._replace(policy=dataclasses.replace(base.policy, **(policy or {})))  # pyright: ignore[reportArgumentType]  # by @pytree
     base.policy.check()
-    space = Space(base, problem.limits, free)
+    space = Space(base, problem.limits, free, problem.targets)
     train = problem.draws(effort, heldout=False)
     say("static settings", 0.0)
     static, static_score = _best_static(problem, train, None)
@@ -184,11 +189,12 @@ def tune(
     say("held-out seeds", 0.9)
     chosen = choose(points, scores, problem.objective, floor=max(static_score, early_score))
     candidate, settings = space.candidate(points[chosen]), space.values(points[chosen])
+    notes = _dead(problem, space, candidate, train)
     if max(static_score, early_score) > scores[:, 0].max():
         # Nothing beat the static settings even on the training seeds: hand the better of them on, and say so.
         setting = static if static_score >= early_score else early
-        candidate, settings = setting.candidate(), setting.to_json()
-    return _judge(problem, effort, (candidate, settings), (static, early, base), len(points))
+        candidate, settings, notes = setting.candidate(), setting.to_json(), []
+    return _judge(problem, effort, (candidate, settings), (static, early, base), len(points), notes)
 
 
 def _silent(_label: str, _fraction: float) -> None:
@@ -276,8 +282,20 @@ def _descend(
     return tried, problem.scores([space.candidate(p) for p in tried], draws)
 
 
+def _dead(problem: Problem, space: Space, candidate: Candidate, draws: list[Draw]) -> list[str]:
+    """Free numbers whose value means nothing, each once: those that cannot act, and those that never did."""
+    known = {note.partition(" ")[0] for note in space.notes}
+    found = sensitivities(problem.identified, space, candidate, draws[:DEAD_DRAWS], problem.targets)
+    return [*space.notes, *filter(None, [dead_sentence([s for s in found if s.name not in known])])]
+
+
 def _judge(
-    problem: Problem, effort: Effort, chosen: tuple[Candidate, dict[str, Any]], others: tuple[Static, Static, Candidate], tried: int
+    problem: Problem,
+    effort: Effort,
+    chosen: tuple[Candidate, dict[str, Any]],
+    others: tuple[Static, Static, Candidate],
+    tried: int,
+    notes: list[str],
 ) -> Tuned:
     static, early, base = others
     draws = problem.draws(effort, heldout=True)
@@ -305,7 +323,7 @@ def _judge(
     outcome = "better" if gain.low > 0 else "no better"
     best_found, static_side, early_side, hindsight_side, default_side = sides
     rivalry = rivals(sides, measure) if problem.objective != "capacity" else []
-    warnings = [*rivalry, *hull_warnings(problem.identified, outcomes[0])]
+    warnings = [*rivalry, *notes, *hull_warnings(problem.identified, outcomes[0])]
     return Tuned(
         best_found,
         static_side,

@@ -11,13 +11,16 @@ from headway.controllers.policy import Policy
 EXAMPLE = "order=slack,triage=reject,admission=lookahead"
 """What a policy looks like, for error messages."""
 
+EACH = {"class_shares": "3:1", "priority_s": "500ms:0s"}
+"""How one number per class is written, for error messages."""
+
 
 def parse_policy(text: str) -> dict[str, Any]:
     """What a policy is to have otherwise than it has.
 
     Args:
-        text: `name=value,...` with names of `headway.controllers.policy.Policy`; sizes in tokens may be written 2k, and one
-            number for each class is joined by colons, as in `class_shares=3:1`.
+        text: `name=value,...` with names of `headway.controllers.policy.Policy`. Sizes in tokens may be written 2k, times 200ms;
+            one number for each class, in the order of the targets, is joined by colons, as in `class_shares=3:1`.
 
     Returns:
         Value by field; empty for an empty text.
@@ -54,7 +57,17 @@ def _value(text: str, name: str, value: str, like: Any) -> Any:
         return value
     try:
         if isinstance(like, tuple):
-            return tuple(float(part) for part in value.split(":"))
-        return float(units.tokens(value)) if name.endswith("_tokens") and value[-1].isalpha() else float(value)
+            return tuple(_number(name, part.strip()) for part in value.split(":"))
+        return _number(name, value)
     except ValueError:
-        raise ValueError(f"policy {text!r}: {name} must be a number, got {value!r}") from None
+        kind = f"numbers joined by colons, one per class, as in {name}={EACH[name]}" if isinstance(like, tuple) else "a number"
+        raise ValueError(f"policy {text!r}: {name} must be {kind}, got {value!r}") from None
+
+
+def _number(name: str, text: str) -> float:
+    """One number; with a unit where the field has one that people write."""
+    if text[-1:].isalpha() and name.endswith("_tokens"):
+        return float(units.tokens(text))
+    if text[-1:].isalpha() and name.endswith("_s"):
+        return units.duration_s(text)
+    return float(text)

@@ -1,11 +1,15 @@
 """Heaps of request ids in rows of the id table, their keys in the same row of the key table. Keys stand still while they are in.
 
-Smaller key first, ties by number. Several heaps may share a row, each from its own place on.
+Smaller key first, ties by number. Several heaps may share a row, each from its own place on. Every entry has up to four
+children, whose keys lie side by side: half as deep as with two, and a long queue is read in half as many cache lines.
 """
 
 from __future__ import annotations
 
 from headway.models.compiled import compiled, compiled_inline
+
+WIDTH = 4
+"""Children of an entry."""
 
 
 @compiled_inline
@@ -58,7 +62,7 @@ def push(keys, ids, row, at, size, key, i):
     k = size
     keys[row, at + k], ids[row, at + k] = key, i
     while k > 0:
-        parent = (k - 1) // 2
+        parent = (k - 1) // WIDTH
         if not before(keys, ids, row, at + k, at + parent):
             return
         swap(keys, ids, row, at + k, at + parent)
@@ -78,11 +82,10 @@ def sink(keys, ids, row, at, k, size):
         size: entries.
     """
     while True:
-        least, left, right = k, 2 * k + 1, 2 * k + 2
-        if left < size and before(keys, ids, row, at + left, at + least):
-            least = left
-        if right < size and before(keys, ids, row, at + right, at + least):
-            least = right
+        least = k
+        for child in range(WIDTH * k + 1, min(WIDTH * k + WIDTH + 1, size)):
+            if before(keys, ids, row, at + child, at + least):
+                least = child
         if least == k:
             return
         swap(keys, ids, row, at + k, at + least)
@@ -100,7 +103,7 @@ def heapify(keys, ids, row, at, size):
         at: column where the heap begins.
         size: entries.
     """
-    for k in range(size // 2 - 1, -1, -1):
+    for k in range((size + WIDTH - 2) // WIDTH - 1, -1, -1):
         sink(keys, ids, row, at, k, size)
 
 

@@ -214,7 +214,7 @@ def enter(i, r, e, ids, cap, block, reservation, keep_free, units, unit_ids):
     if r.swapped != 0:
         e.moved += r.swapped
         r.swapped = 0
-    else:
+    elif x > 0.0:
         r.computed = tokens
         r.hit = tokens
         if r.admitted_s >= 0.0:

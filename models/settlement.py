@@ -171,7 +171,7 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
     e.n_released = 0
     if e.n_ghosts > 0:
         bury_ghosts(req, e, ids, units, unit_ids)
-    common = gap_bin(step_time_s)
+    common, clients, unit_blocks = gap_bin(step_time_s), e.clients, e.unit_blocks
     kept = 0
     for k in range(e.n_running):
         i = ids[RUNNING_IDS, k]
@@ -185,7 +185,7 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
                 e.given[r.class_id] += x
             r.stepped = step
             token = r.computed >= r.goal and not (next_step and r.emitted == 0.0)
-        if e.unit_blocks > 0 and r.shared < r.units:
+        if unit_blocks > 0 and r.shared < r.units:
             file_units(r, e, habits[3], units, unit_ids)
         if token:
             emit(r, now_s, before_s, common, targets, gaps)
@@ -197,7 +197,7 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
                 depart(i, r, e, ids, units, unit_ids, ghosts)
                 end_request(i, req, e, ids, keys, FINISHED)
                 continue
-        if e.clients > 0 and (now_s > r.arrival_s + r.cancel_s or (r.emitted == 0.0 and now_s > r.arrival_s + r.patience_s)):
+        if clients > 0 and (now_s > r.arrival_s + r.cancel_s or (r.emitted == 0.0 and now_s > r.arrival_s + r.patience_s)):
             status = client_left(r, now_s, targets[r.class_id, 0], targets[r.class_id, 2])
             depart(i, r, e, ids, units, unit_ids, ghosts)
             end_request(i, req, e, ids, keys, status)

@@ -114,6 +114,7 @@ BOOKS = np.dtype(
         ("last_chunks", "f8"),
         ("rate_tps", "f8"),  # prefill rate lately measured [tokens/s]
         ("used_tps", "f8"),  # prefill rate that estimates use [tokens/s]
+        ("renewed", "i8"),  # step in which estimates last took it
         ("carried", "f8"),  # prompt tokens that a step carries by it [tokens]
         ("n_decode", "f8"),  # sums of the step being composed
         ("kv_read", "f8"),

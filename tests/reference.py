@@ -201,7 +201,7 @@ class Reference:
             self.arrive(self.now_s)  # who came during the last step is there, though no step was composed since
             return False
         self.arrive(seen_s)
-        self.order.renew_rate(self.waiting)
+        self.order.renew_rate(self.waiting, len(self.steps))
         self.leave()
         if self.waiting or self.running:
             self.execute(self.compose(), factors)

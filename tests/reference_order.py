@@ -16,14 +16,16 @@ class Order:
     def __init__(self, policy: Policy, limits: Limits, cache: Cache, setpoint_s: float, rate_tps: float) -> None:
         self.policy, self.limits, self.cache, self.setpoint_s = policy, limits, cache, setpoint_s
         self.rate_tps = self.used_tps = rate_tps
+        self.renewed_at = 0
         self.chunk_cap = math.floor(policy.chunk_tokens) or 10**9
         self.weights = [float(w) for w in policy.class_shares]
         self.deficit = [0.0] * len(self.weights)
 
-    def renew_rate(self, waiting: list[Request]) -> None:
-        """The measured rate is used once it is more than 5 % off; who waits is then looked up anew."""
-        if abs(self.rate_tps - self.used_tps) > 0.05 * self.used_tps:
-            self.used_tps = self.rate_tps
+    def renew_rate(self, waiting: list[Request], step: int) -> None:
+        """The measured rate is used once it is more than 5 % off, but not soon again; who waits is then looked up anew."""
+        off = abs(self.rate_tps - self.used_tps) > 0.05 * self.used_tps
+        if off and step - self.renewed_at >= max(32, len(waiting) // 4):
+            self.used_tps, self.renewed_at = self.rate_tps, step
             for r in waiting:
                 self.look_up(r)
 

@@ -306,6 +306,60 @@ def test_a_number_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
+WIDE = Policy(
+    triage="degrade",
+    degrade=3.0,
+    admission="lookahead",
+    lookahead_z=1.0,
+    priority_s=(0.5, -2.0),
+    memory_price_s=0.002,
+    aging_rate=0.5,
+)
+"""Every part that a runtime carries."""
+WHOLE = dataclasses.replace(
+    WIDE, phases="decode_first", prefill_every=6.0, stride=0.5, class_shares=(3.0, 1.0), preemption="swap", decode_every=2.0
+)
+"""Every part that there is."""
+
+
+def test_what_every_part_is_set_to_is_written_and_reads_back_equal(tmp_path: Path) -> None:
+    limits = Limits(kv_tokens=200_000, max_seqs=64, reservation="full", scheduling="async", prefix_cache="off", swap_block_s=3e-4)
+    held = dataclasses.replace(record(policy=WHOLE), limits=limits)
+    folder = export_json(held, tmp_path / "json").folder
+    back = ControllerRecord.from_json(json.loads((folder / "controller.json").read_text()))
+    assert (back.candidate, back.limits, back.targets, back.edited) == (held.candidate, limits, held.targets, False)
+    python = export_python(record(policy=WIDE), tmp_path / "python").folder
+    gains = json.loads((python / "gains.json").read_text())
+    assert ControllerRecord.from_json(gains).candidate == record(policy=WIDE).candidate
+    run = Runtime.from_json(python / "gains.json")
+    assert (run.triage, run.degrade, run.priority_s, run.memory_price_s) == ("degrade", 3.0, (0.5, -2.0), 0.002)
+
+
+def test_the_readme_says_what_the_parts_ask_of_the_engine_and_the_export_still_replays(tmp_path: Path) -> None:
+    folder = export_python(record(policy=WIDE), tmp_path / "out").folder
+    text = (folder / "README.md").read_text()
+    for words in ("Once `degrades(...)` is true", "3 times its class's", "put forward by 0.5, -2 s", "`blocks`", "`hit_tokens`"):
+        assert words in text
+    assert "`hit_tokens`" not in (export_python(record(), tmp_path / "plain").folder / "README.md").read_text()
+    assert isolated(folder, "headway_runtime.py", "gains.json", "golden.csv").stdout == f"{GOLDEN_ROWS} rows agree\n"
+    asked = (
+        "import headway_runtime as h; r = h.Runtime.from_json('gains.json'); print(r.degrades(9, 0.0, 99.0), r.key(9, 0.0, 1.0, blocks=4))"
+    )
+    done = isolated(folder, "-c", f"import sys; sys.path.insert(0, '.'); {asked}")
+    assert done.stdout.startswith("True "), done.stderr
+
+
+@pytest.mark.parametrize("name", ["python", "c99"])
+@pytest.mark.parametrize("part", ["phases", "preemption", "prefill_every", "decode_every", "stride", "class_shares"])
+def test_case_e23_a_part_that_would_do_nothing_beside_the_engine_is_not_exported(part: str, name: str, tmp_path: Path) -> None:
+    policy = dataclasses.replace(Policy(), **{part: getattr(WHOLE, part)})  # pyright: ignore[reportArgumentType]  # by @pytree
+    with pytest.raises(ValueError, match=rf"^policy part {part} .* is for the engine's own scheduler, .*export it as json$") as caught:
+        EXPORTERS[name](record(policy=policy), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not os.listdir(tmp_path)
+    assert export_json(record(policy=policy), tmp_path / "json").files == ("controller.json",)
+
+
 def test_a_runtime_that_does_not_act_as_the_law_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(export.runtime_laws.MOVES, "pi", lambda *_: None)
     with pytest.raises(RuntimeError, match="golden row"):

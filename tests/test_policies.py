@@ -50,6 +50,9 @@ def test_a_name_for_each_field_and_sizes_in_tokens() -> None:
         if not isinstance(value, tuple):
             assert parse_policy(f"{name}={value}") == {name: value}
     assert parse_policy("prior_output_tokens=2k") == {"prior_output_tokens": 2000.0}
+    assert parse_policy("priority_s=500ms:-1:0s, memory_price_s=2ms") == {"priority_s": (0.5, -1.0, 0.0), "memory_price_s": 0.002}
+    assert parse_policy("class_shares=3:1") == {"class_shares": (3.0, 1.0)}
+    assert parse_policy("priority_s=2") == {"priority_s": (2.0,)}
     assert parse_policy("") == {}
 
 
@@ -64,6 +67,15 @@ def test_a_name_for_each_field_and_sizes_in_tokens() -> None:
         ("running_limit=0", "running_limit must be in [1, 1e+06], got 0"),
         ("order=fcfs,triage=defer", "needs order 'edf' or 'slack'"),
         ("chunk_tokens=2q", "chunk_tokens must be a number, got '2q'"),
+        ("class_shares=3:x", "class_shares must be numbers joined by colons, one per class, as in class_shares=3:1, got '3:x'"),
+        ("priority_s=1:", "priority_s must be numbers joined by colons, one per class, as in priority_s=500ms:0s, got '1:'"),
+        ("class_shares=0:0", "class_shares must not all be 0"),
+        ("memory_price_s=2tokens", "memory_price_s must be a number, got '2tokens'"),
+        ("degrade=0.5", "degrade must be in [1, 100], got 0.5"),
+        ("stride=2", "stride must be in [0, 1], got 2"),
+        ("phases=decode", "phases must be one of ('mixed', 'prefill_first', 'decode_first'), got 'decode'"),
+        ("preemption=move", "preemption must be one of ('recompute', 'swap'), got 'move'"),
+        ("order=fcfs,prefill_every=4", "prefill_every needs order 'edf' or 'slack'"),
     ],
 )
 def test_what_no_policy_can_be_is_refused_in_one_line(plant: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +98,22 @@ def test_a_simulation_takes_the_policy(plant: Path, capsys: pytest.CaptureFixtur
     assert all(found[admission]["binding"]["deferred"] > 0 for admission in ADMISSIONS[1:])
     assert main(["simulate", str(plant), "--workload", LOAD, "--target", TARGET, "--runs", "1", "--policy", "triage=defer"]) == 2
     assert "needs order" in capsys.readouterr().err, "the stock engine serves first come first"
+
+
+PARTS = "order=slack,triage=degrade,degrade=3,phases=decode_first,prefill_every=6,stride=0.5,memory_price_s=1ms,preemption=swap"
+
+
+def test_a_simulation_takes_every_part_and_says_where_the_classes_do_not_fit(plant: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", str(plant), "--workload", LOAD, "--target", TARGET, "--requests", "100", "--runs", "1", "--json"]
+    found = []
+    for policy in ("order=slack", PARTS, f"{PARTS},class_shares=1,priority_s=200ms"):
+        assert main([*words, "--policy", policy]) == 0
+        found.append(json.loads(capsys.readouterr().out)["attainment"])
+    assert found[0] != found[1], "the parts act"
+    assert main([*words, "--policy", "order=slack,class_shares=3:1"]) == 2
+    err = capsys.readouterr().err
+    assert "class_shares must have one number per class, got 2 for 1 classes" in err
+    assert err.count("\n") == 1
 
 
 def test_tuning_keeps_what_the_policy_was_given() -> None:

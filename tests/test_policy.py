@@ -211,7 +211,7 @@ def test_a_stream_that_was_broken_off_goes_first_and_is_never_shed() -> None:
 def test_work_once_begun_is_finished(order: str, triage: str) -> None:
     # the second has computed 6 of its 8 tokens when the first needs its blocks
     policy = Policy(order=order, triage=triage, timeout=0.3, estimate=0.5)
-    found = serve([0.0, 0.005], [4, 8], [7, 2], policy, Target(0.06, 0.025), limits=Limits(12, 1, max_tokens=4))
+    found = serve([0.0, 0.005], [4, 8], [7, 2], policy, Target(0.06, 0.025), limits=Limits(12, 1, max_tokens=4, reservation="chunk"))
     assert found.preempted > 0
     assert column(found, "prefill_tokens").sum() > 4
     assert found.status.tolist() == [FINISHED, FINISHED]

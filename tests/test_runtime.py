@@ -19,22 +19,18 @@ from hypothesis import strategies as st
 
 from headway.controllers.admission import admission_limit_s
 from headway.controllers.laws import STATE_SIZE
-from headway.controllers.order import carried_tokens, infeasible_from_s, key_of
 from headway.controllers.pi import PILaw
-from headway.controllers.policy import ORDERS, RATE_TPS, Policy, pack_policy, pack_targets, prefill_rate_tps
-from headway.controllers.queue import join, leave
+from headway.controllers.policy import Policy, pack_policy, prefill_rate_tps
 from headway.controllers.record import ControllerRecord
-from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, fresh_state, simulate
+from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.controllers.updown import UpDownLaw
 from headway.engines.bundle import runtime_source
 from headway.engines.export import gains_json
 from headway.engines.runtime import Runtime
-from headway.models.goodput import EXPIRED, REJECTED
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
 from headway.models.regimes import AffinePlant, RegimePlant
-from headway.models.settlement import count_step
 from headway.models.signals import Limits, Target
 from headway.models.state import BOUND_BY_BUDGET
 from headway.models.steptime import step_time
@@ -90,67 +86,6 @@ def test_the_first_rate_is_the_policys(plant, max_tokens: int) -> None:
     limits = dataclasses.replace(LIMITS, max_tokens=max_tokens)
     run = Runtime.from_json(record(limits=limits, plant=plant).to_json())
     assert run.rate_tps == pytest.approx(prefill_rate_tps(plant, run.setpoint_s, max_tokens), rel=1e-12)
-
-
-SHIPPED = ("none", "defer", "reject", "timeout")
-"""Triages that the runtime carries."""
-
-
-@st.composite
-def prompts(draw):
-    policy = Policy(
-        order=draw(st.sampled_from(ORDERS)),
-        triage=draw(st.sampled_from(SHIPPED)),
-        tolerance=draw(st.floats(-1, 2)),
-        estimate=draw(st.floats(0, 5)),
-        timeout=draw(st.floats(0, 2)),
-        aging_rate=draw(st.floats(0, 3)),
-        chunk_tokens=draw(st.sampled_from((0.0, 100.5, 512.0, 8192.0))),
-    )
-    limits = dataclasses.replace(LIMITS, first_token=draw(st.sampled_from(("last_chunk", "next_step"))))
-    steps = draw(st.lists(st.tuples(st.floats(0.001, 0.2), st.integers(0, 8192)), max_size=20))
-    rows = draw(
-        st.lists(
-            st.tuples(st.floats(0, 20), st.integers(1, 30_000), st.integers(0, 1), st.booleans(), st.floats(0, 0.99)),
-            min_size=1,
-            max_size=8,
-        )
-    )
-    return policy, limits, steps, sorted(rows), draw(st.floats(20, 40))
-
-
-@given(prompts())
-def test_order_triage_and_rate_equal_the_schedulers(drawn) -> None:
-    policy, limits, steps, rows, now_s = drawn
-    held = record(policy=policy, limits=limits)
-    run = Runtime.from_json(held.to_json())
-    arrival, prompt, class_id, started, share = (np.array(column) for column in zip(*rows, strict=True))
-    packed, classes = pack_policy(policy, LAWS[2], TARGETS, limits, PLANT), pack_targets(TARGETS)
-    s = fresh_state(Workload(arrival, prompt, np.full(len(rows), 9), class_id), 2, limits, packed[RATE_TPS])
-    e = s.books[0]
-    for step_s, tokens in steps:
-        e["prefill"] = tokens
-        count_step(e, step_s)
-        run.observe(step_s, tokens)
-    e["now_s"], e["arrived"], e["used_tps"] = now_s, len(rows), e["rate_tps"]
-    e["carried"] = carried_tokens(e, packed)
-    s.req["emitted"], s.req["computed"] = started, np.floor(share * prompt)
-    s.req["admitted_s"] = np.where(started, arrival, np.nan)
-    for i in range(len(rows)):
-        join(i, s.req, e, s.ids, s.keys, packed, classes, s.units, s.unit_ids)
-    assert run.rate_tps == pytest.approx(e["rate_tps"], rel=1e-12)
-    mine, aged_s = [], (1 + policy.aging_rate) * now_s if policy.order == "slack" else 0.0
-    for r, k, first in zip(s.req, class_id.tolist(), started.tolist(), strict=True):
-        left, tolerated_s = r["goal"] - r["computed"], policy.tolerance * classes[k, 0]
-        slack_s = infeasible_from_s(r, e, packed, classes) - now_s - tolerated_s
-        assert run.slack_s(left, r["arrival_s"], now_s, k) == pytest.approx(slack_s, abs=1e-9)
-        if not first and policy.order != "fcfs":
-            behind_s = 1e6 if policy.triage == "defer" and slack_s < -tolerated_s else 0.0
-            key = key_of(r, e, packed, classes) - aged_s + behind_s
-            assert run.key(left, r["arrival_s"], now_s, k, started=False) == pytest.approx(key, abs=1e-9)
-        mine.append(run.turn_away(left, r["arrival_s"], now_s, k, started=first))
-    leave(s.req, e, s.ids, s.keys, packed, classes)
-    assert mine == np.isin(s.req["status"], (REJECTED, EXPIRED)).tolist()
 
 
 BAD = (None, math.nan, math.inf, -math.inf, -1.0, "late", [], 0.0)

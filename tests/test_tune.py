@@ -11,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.controllers import PILaw, StaticLaw, TrackerLaw
+from headway.controllers import StaticLaw, TrackerLaw
 from headway.controllers.default import default_candidate
-from headway.controllers.policy import Policy
-from headway.controllers.record import POLICY_UNITS
-from headway.controllers.simulator import Candidate, Draw, evaluate
+from headway.controllers.simulator import Draw, evaluate
 from headway.experiments import tune as tuning
 from headway.experiments.baseline import EARLY, Static, best, static_grid
 from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor
+from headway.experiments.free import free_parameters
 from headway.experiments.load import load_curve
-from headway.experiments.space import ALWAYS, Space, free_parameters
 from headway.experiments.statistics import gain_interval, mean_interval
 from headway.experiments.tune import NEAR, Effort, Problem, Tuned, choose, tune
 from headway.models.generators import Gamma, Poisson, Synthetic
@@ -144,66 +142,7 @@ def test_training_and_heldout_seeds_share_no_arrival() -> None:
     assert not set(gaps[0]) & set(gaps[1])
 
 
-# what is searched
-
-
-def test_a_candidate_inside_the_box_comes_back_from_its_point() -> None:
-    law = PILaw(margin=0.15, kp=0.1, ki=0.15, most_tokens=1024.0)
-    policy = Policy(aging_rate=0.5, chunk_tokens=256.0, running_limit=32.0, tolerance=-0.2, estimate=0.75)
-    space = Space(Candidate(law, policy), LIMITS)
-    back = space.candidate(space.point(space.base))
-    assert {n: g.value for n, g in back.law.gains().items()} == pytest.approx({n: g.value for n, g in law.gains().items()})
-    assert (back.policy.order, back.policy.triage) == (policy.order, policy.triage)
-    for name in POLICY_UNITS:
-        assert getattr(back.policy, name) == pytest.approx(getattr(policy, name), abs=1e-12), name
-
-
-@given(st.lists(st.floats(-50, 50), min_size=8, max_size=8))
-def test_every_point_is_a_candidate_inside_its_bounds(point: list[float]) -> None:
-    space = Space(default_candidate(noisy(), TARGETS, LIMITS), LIMITS)
-    law, policy = space.candidate(np.array(point))
-    law.check()
-    policy.check()
-    assert policy.running_limit <= LIMITS.max_seqs
-    assert max(policy.chunk_tokens, law.gains()["most_tokens"].value) <= LIMITS.max_tokens
-    again = space.candidate(space.point(Candidate(law, policy)))
-    assert space.values(space.point(again)) == pytest.approx(space.values(space.point(Candidate(law, policy))))
-
-
-def test_margin_and_aging_are_always_free_and_nothing_else_that_was_not_named() -> None:
-    base = default_candidate(noisy(), TARGETS, LIMITS)
-    space = Space(base, LIMITS, ("late_rate",))
-    assert [f.name for f in space.free] == ["margin", "late_rate", "aging_rate"]
-    law, policy = space.candidate(space.high)
-    assert dataclasses.replace(policy, aging_rate=base.policy.aging_rate) == base.policy
-    assert {n for n, g in law.gains().items() if g != base.law.gains()[n]} == {"margin", "late_rate"}
-    assert set(ALWAYS) <= {f.name for f in Space(base, LIMITS, ()).free}
-
-
-def test_no_cap_on_chunks_is_the_loose_end_of_the_axis() -> None:
-    space = Space(Candidate(PILaw(), Policy(chunk_tokens=0.0)), LIMITS)
-    assert space.candidate(space.point(space.base)).policy.chunk_tokens in (0.0, LIMITS.max_tokens)
-
-
-def test_case_e4_dead_knob() -> None:
-    # a bursty load beyond capacity, with prompts long enough to be cut and a cache small enough to fill
-    base = default_candidate(noisy(), TARGETS, LIMITS)
-    space, draws = Space(base, LIMITS), problem(11.0).draws(dataclasses.replace(EFFORT, requests=200), heldout=False)
-    start = space.point(base)
-    probes = {f.name: np.unique(np.linspace(space.low[i], space.high[i], 5)) for i, f in enumerate(space.free)}
-    candidates = [space.candidate(np.where(np.arange(len(start)) == i, x, start)) for i, f in enumerate(space.free) for x in probes[f.name]]
-    values = evaluate(noisy(), [base, *candidates], draws, TARGETS, LIMITS)[..., ATTAINMENT].mean(axis=1)
-    split = np.split(values[1:], np.cumsum([len(probes[f.name]) for f in space.free])[:-1])
-    dead = [f.name for f, part in zip(space.free, split, strict=True) if np.ptp(part) < 1e-4]
-    assert set(probes) == set(free_parameters(LIMITS)) - {"kp", "ki"}  # those are of the PI law
-    assert dead == []
-
-
-def test_every_free_number_is_a_field_of_law_or_policy() -> None:
-    fields = {f.name for f in dataclasses.fields(Policy)} | {name for law in (PILaw(), TrackerLaw(PLANT)) for name in law.gains()}
-    assert set(free_parameters(LIMITS)) <= fields
-    for f in free_parameters(Limits(100, max_seqs=1, max_tokens=1)).values():
-        assert f.low <= f.high
+# what is chosen
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Vidur on one synthetic load, run by Vidur's own Python: run_vidur.py TABLES REQUESTS RATE PROMPT OUTPUT BUDGET SEQS KV_TOKENS.
+"""Vidur on one synthetic load, run by Vidur's own Python: run_vidur.py TABLES HOW REQUESTS RATE PROMPT OUTPUT BUDGET SEQS KV_TOKENS.
 
 Its predictions come as published tables, which need a network that a benchmark should not need; here they are filled from the
-kernel tables in the folder TABLES (attention.csv, dense.csv) instead, so that it simulates the same llm on the same card. What
-it writes at the end of a run (plots, traces) is switched off, and its compiled predictor is on: only the simulation is timed.
+kernel tables in the folder TABLES (attention.csv, dense.csv) instead, so that it simulates the same llm on the same card. HOW is
+"default", its own settings but for plots, which need a browser, or "lean": its compiled predictor, and no metrics kept or written.
 Prints one JSON object.
 """
 
@@ -99,8 +99,8 @@ def _plane(points: dict[tuple[float, float], float], first: range, second: range
 
 def main() -> None:
     """Simulate, and print what was measured."""
-    tables, (requests, rate, prompt, output, budget, seqs, kv_tokens) = Path(sys.argv[1]), (float(a) for a in sys.argv[2:9])
-    longest = int(prompt + output)
+    tables, (requests, rate, prompt, output, budget, seqs, kv_tokens) = Path(sys.argv[1]), (float(a) for a in sys.argv[3:10])
+    longest, lean = int(prompt + output), sys.argv[2] == "lean"
     found = predictions(tables, int(budget), longest, int(seqs), int(prompt))
     SklearnExecutionTimePredictor._load_predictions_from_hf = lambda _: found
     # its compiled predictor asks for a hash under a name that the wheel does not have
@@ -123,18 +123,18 @@ def main() -> None:
                 num_requests=int(requests),
             ),
             execution_time_predictor_config=RandomForrestExecutionTimePredictorConfig(
-                use_native_execution_time_predictor=True,
+                use_native_execution_time_predictor=lean,
                 cache_dir=folder,
                 prediction_max_batch_size=int(seqs),
                 prediction_max_tokens_per_request=longest,
             ),
-            metrics_config=MetricsConfig(write_metrics=False, enable_chrome_trace=False, store_plots=False, output_dir=folder),
+            metrics_config=MetricsConfig(write_metrics=not lean, enable_chrome_trace=not lean, store_plots=False, output_dir=folder),
         )
         simulator = Simulator(config)
         served = [event._request for _, event in simulator._event_queue]
-        began = time.perf_counter()
+        began = time.process_time()
         simulator.run()
-        took_s = time.perf_counter() - began
+        took_s = time.process_time() - began
     ttft_s = float(np.mean([r.prefill_completed_at - r.arrived_at for r in served]))
     tpot_s = float(np.mean([(r.completed_at - r.prefill_completed_at) / (output - 1) for r in served]))
     print(json.dumps({"requests": len(served), "simulating_s": took_s, "ttft_s": ttft_s, "tpot_s": tpot_s}))

@@ -17,13 +17,29 @@ COMMANDS = (
     "headway.cli.record",
     "headway.cli.identify",
     "headway.cli.decide",
+    "headway.cli.pools",
     "headway.cli.runs",
     "headway.cli.scale",
     "headway.cli.transport",
 )
 """Modules that hold the commands."""
 
-ORDER = ("run", "record", "fit", "scale", "score", "transport", "simulate", "tune", "analyse", "validate", "export", "report", "demo")
+ORDER = (
+    "run",
+    "record",
+    "fit",
+    "scale",
+    "score",
+    "transport",
+    "simulate",
+    "pools",
+    "tune",
+    "analyse",
+    "validate",
+    "export",
+    "report",
+    "demo",
+)
 """Commands as `headway --help` lists them: the whole way first, then its stages in turn."""
 
 

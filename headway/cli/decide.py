@@ -85,7 +85,12 @@ def tune(
     objective: Annotated[str, typer.Option("--objective", help="attainment, requests or capacity.")] = "attainment",
     out: Annotated[Path, typer.Option("--out", help="Where to write the controller.")] = Path("controller.json"),
     free: Annotated[
-        str | None, typer.Option("--free", help="Numbers that may move, by comma; margin and aging_rate always may. [default: all]")
+        str | None,
+        typer.Option(
+            "--free",
+            help="Numbers that may move, by comma, such as late_rate,stride,share.chat,priority.chat; all is every number that can act. "
+            "margin and aging_rate always may. [default: those of parts that are on]",
+        ),
     ] = None,
     policy: Policy = None,
     rate: Rate = None,

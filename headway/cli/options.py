@@ -36,7 +36,13 @@ TargetText = Annotated[
 OtherTarget = Annotated[str | None, typer.Option("--target", help="Another target than the controller was tuned for.")]
 Policy = Annotated[
     str | None,
-    typer.Option("--policy", help="Whom to serve: order=slack,triage=reject,admission=lookahead, or any other field of the policy."),
+    typer.Option(
+        "--policy",
+        help="Whom to serve, as name=value by comma: order=fcfs|edf|slack, triage=none|defer|reject|timeout|degrade, "
+        "admission=none|myopic|lookahead, phases=mixed|prefill_first|decode_first, preemption=recompute|swap, aging_rate, tolerance, "
+        "estimate, timeout, degrade=2, prefill_every=8, decode_every=4, stride=0.5, memory_price_s=1ms, and by class class_shares=3:1, "
+        "priority_s=500ms:0s.",
+    ),
 ]
 Requests = Annotated[int | None, typer.Option("--requests", min=20, help="Requests per run. [default: about 120 s of arrivals]")]
 Blocks = Annotated[str, typer.Option("--blocks", help="Rows to use: all, even or odd blocks of 200.")]

@@ -17,6 +17,7 @@ from headway.engines.certified import granted, said
 from headway.engines.golden import GOLDEN_COLUMNS, check_golden, golden, guard_json, guard_of
 from headway.engines.readme import readme, warnings_of
 from headway.engines.runtime_drift import DRIFT_NUMBERS
+from headway.engines.runtime_prompts import engines_own
 
 
 class Exported(NamedTuple):
@@ -66,7 +67,8 @@ def export_python(record: ControllerRecord, out: str | Path, *, force: bool = Fa
         What was written.
 
     Raises:
-        ValueError: the folder holds something, a number is not finite, the law is refused, or it has no runtime.
+        ValueError: the folder holds something, a number is not finite, the law is refused, or it or a part of the policy has
+            no runtime.
         RuntimeError: the runtime does not act as the law does: a fault of Headway's.
     """
     certificate = granted(record, uncertified=uncertified)
@@ -96,7 +98,8 @@ def export_c99(record: ControllerRecord, out: str | Path, *, force: bool = False
         What was written.
 
     Raises:
-        ValueError: the folder holds something, a number is not finite, the law is refused, or it has no runtime.
+        ValueError: the folder holds something, a number is not finite, the law is refused, or it or a part of the policy has
+            no runtime.
         RuntimeError: the runtime does not act as the law does: a fault of Headway's.
     """
     certificate = granted(record, uncertified=uncertified)
@@ -128,15 +131,18 @@ def gains_json(record: ControllerRecord, certificate: dict[str, Any]) -> dict[st
         Plain JSON values.
 
     Raises:
-        ValueError: the law has no runtime.
+        ValueError: the law, or a part of the policy, has no runtime.
     """
     law = record.candidate.law
     if law.law not in runtime_laws.LAWS:
         raise ValueError(f"law {law.law!r} has no runtime; export it as json, or choose one of {', '.join(runtime_laws.LAWS)}")
+    data = record.to_json()
+    if own := engines_own(data["policy"]):
+        raise ValueError(f"{own}, or export it as json")
     budget_s = min(t.budget_s for t in record.targets)
     rate_tps = prefill_rate_tps(record.plant, (1 - law.setpoint_margin) * budget_s, record.limits.max_tokens)
     return {
-        **record.to_json(),
+        **data,
         "prefill_rate_tps": {"value": rate_tps, "unit": "tokens/s"},
         "guard": guard_json(guard_of(record)),
         "drift": {name: {"value": value, "unit": "1"} for name, value in DRIFT_NUMBERS.items()},

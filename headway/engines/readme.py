@@ -72,8 +72,9 @@ BODY = """- `step_time_s` is start to start of consecutive steps on a monotonic 
 - A reading that cannot be true, or is not of the one step that ended last, holds the last command; `counts` has them by
   kind ({kinds}). `no_authority` counts late steps that no budget can shorten: act by admission there.
 - {watchdog}
-- Order is "{order}", triage is "{triage}": `key` and `turn_away` follow them.
-{admission}
+- Order is "{order}", triage is "{triage}": `key` and `turn_away` follow them. Between two changes of `used_tps`, the prefill
+  rate that estimates are made with, keys stand still: sort anew only then{behind}.
+{parts}{admission}
 {fallback}{classes}
 ## What it holds
 
@@ -137,6 +138,8 @@ def readme(record: ControllerRecord, guard: Guard, content_sha256: str, certific
         chunk=f", and one request gets at most {chunk:,} prompt tokens in a step" if chunk > 0 else "",
         order=policy.order,
         triage=policy.triage,
+        behind=', and once a step, for "defer" ranks behind' if policy.triage == "defer" else "",
+        parts=_parts(record) if python else "",
         fallback=_fallback(record),
         classes=_classes(record),
         budget_ms=budget_s * 1e3,
@@ -173,6 +176,24 @@ def _admission(record: ControllerRecord, language: str) -> str:
         "  waiting requests in order `admits(controller.admit_limit_s, running, len(running), context_tokens)` until one is refused,\n"
         "  each followed by `joined(context_tokens)` if it did come in.\n"
     )
+
+
+def _parts(record: ControllerRecord) -> str:
+    """What else `key` must be told, for the parts of the policy that are on."""
+    policy, lines = record.candidate.policy, ""
+    if policy.triage == "degrade":
+        lines += (
+            f"- Once `degrades(...)` is true of a waiting request, both its targets are {float(policy.degrade):g} times its class's: say\n"
+            "  `degraded=True` to `key` and `slack_s` from then on. `turn_away` sheds it when it cannot keep those either.\n"
+        )
+    if any(float(x) != 0 for x in policy.priority_s):
+        lines += f"- Classes are put forward by {', '.join(f'{float(x):g}' for x in policy.priority_s)} s of slack: say `class_id`.\n"
+    if policy.memory_price_s > 0:
+        lines += (
+            f"- A cache block of {record.limits.block_tokens} tokens costs {float(policy.memory_price_s):g} s of slack: tell `key` the `blocks` that a\n"
+            "  waiting prompt needs in all and the `hit_tokens` of it that the prefix cache holds.\n"
+        )
+    return lines
 
 
 def _watchdog(guard: Guard) -> str:

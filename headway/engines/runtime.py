@@ -1,8 +1,8 @@
 """A tuned controller inside an engine's process: it and gains.json are all that is needed. Standard library only.
 
 Once per engine step, before the step is composed: `Runtime.update` takes the measurement of the step that ended and
-returns the token budget of the next. `slack_s`, `key` and `turn_away` answer for one prompt: how urgent it is, and
-whether to serve it at all.
+returns the token budget of the next. `slack_s`, `key`, `turn_away` and `degrades` answer for one prompt: how urgent it
+is, and whether to serve it at all.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from headway.engines.runtime_gains import finite, initial_rate_tps, number, read
 from headway.engines.runtime_guard import EMPTY, KINDS, MISSING, NEGATIVE, NUMBERS, POWERLESS, SUMS, Guard
 from headway.engines.runtime_laws import HOLDS, LAWS, MOVES, PREDICTS, held, resume, settled, start_state, target_s
 from headway.engines.runtime_plants import largest_prefill, read_plant
-from headway.engines.runtime_prompts import ORDERS, TRIAGES, Prompts
+from headway.engines.runtime_prompts import Prompts
 
 SCHEMA = "headway/controller/1"
 INF, NAN = math.inf, math.nan
-
-RATE_GAIN, RATE_TOKENS = 0.02, 64.0
-"""Of the running mean of the prefill rate: weight of one step, and the fewest prompt tokens that make a step count."""
 
 READINGS = (
     "step_time_s",
@@ -44,7 +41,7 @@ READINGS = (
 log = logging.getLogger("headway_runtime")
 
 
-class Runtime:
+class Runtime(Prompts):
     """A controller with its state: one per engine, called from one thread.
 
     A reading that cannot be true, or cannot be of the one step that ended last, changes nothing: the state freezes, the
@@ -97,8 +94,6 @@ class Runtime:
 
     def _read_policy(self, data: dict[str, Any]) -> None:
         policy, engine, targets = data["policy"], data["engine"], data["targets"]
-        if policy["order"] not in ORDERS or policy["triage"] not in TRIAGES:
-            raise ValueError(f"unknown order {policy['order']!r} or triage {policy['triage']!r}; this runtime knows {ORDERS} and {TRIAGES}")
         self.max_tokens, self._max_seqs = finite(engine["max_tokens"], "max_tokens", 1.0), finite(engine["max_seqs"], "max_seqs", 1.0)
         self.running_limit = min(math.floor(number(policy, "running_limit")), int(self._max_seqs))
         self.classes = tuple(str(t["name"]) for t in targets)
@@ -111,10 +106,7 @@ class Runtime:
         if self.law == "tracker":
             margin = 1.0 - (1.0 - self.gains[3]) * math.exp(-self.gains[5])
         self.setpoint_s = (1.0 - margin) * self.budget_s
-        self.chunk_tokens = float(math.floor(number(policy, "chunk_tokens")))
-        tolerance, estimate, timeout, aging_rate = (number(policy, name) for name in ("tolerance", "estimate", "timeout", "aging_rate"))
-        limits = (self.chunk_tokens, self.max_tokens, self.setpoint_s, int(engine["first_token"] == "next_step"), self.first_token_s)
-        self.prompts = Prompts(policy["order"], policy["triage"], tolerance, estimate, timeout, aging_rate, *limits)
+        self._read_prompts(policy, engine)
 
     def _read_watches(self, data: dict[str, Any]) -> None:
         best = ((data.get("tuning") or {}).get("best_static") or {}).get("settings") or {}
@@ -152,7 +144,8 @@ class Runtime:
 
     def reset(self) -> None:
         """Back to the state before the first step."""
-        self.state, self.rate_tps = start_state(self.law, self.gains), self._initial_rate_tps
+        self.state = start_state(self.law, self.gains)
+        self._start_rate(self._initial_rate_tps)
         self.calls, self.last_fault, self._outages = 0, "", 0
         # before any reading, a law that predicts can only assume the hardest step that its plant was fitted on
         self._fitting = 0.0
@@ -249,8 +242,7 @@ class Runtime:
             if self._outages & (self._outages - 1) == 0:
                 log.info("readings are back; faults in all: %d", self.faults)
         guard.ready = ready
-        if p >= RATE_TOKENS:
-            self.observe(y, p)
+        self.observe(y, p)
         if self.drift is not None and predicted_s > 0.0:
             before = self.drift.alarm
             if self.drift.update(predicted_s, y) not in (0, before):
@@ -258,16 +250,6 @@ class Runtime:
         if n > 0.0 and not self._static:
             self._learn(y, p, b > 0.0, predicted_s)
         return self._command(p, n, ready, ready_kv, context)
-
-    def observe(self, step_time_s: float, prefill_tokens: float) -> None:
-        """Keep the running mean of the prefill rate. `update` does it; for an engine that uses order and triage alone.
-
-        Args:
-            step_time_s: duration of the last step, above 0 [s].
-            prefill_tokens: prompt tokens that it carried [tokens].
-        """
-        if prefill_tokens >= RATE_TOKENS:
-            self.rate_tps += RATE_GAIN * (prefill_tokens / step_time_s - self.rate_tps)
 
     def _learn(self, y: float, p: float, bound: bool, predicted_s: float) -> None:
         """Watchdog and law, after a good reading of a step with decodes."""
@@ -352,47 +334,3 @@ class Runtime:
         if any(value < 0.0 for value in values):
             return NEGATIVE
         return EMPTY if values[0] == 0.0 else SUMS
-
-    def slack_s(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0) -> float:
-        """Time left at a prompt's TTFT deadline if it were served from now on without waiting.
-
-        Args:
-            tokens_left: prompt tokens still to compute [tokens].
-            arrival_s: when it arrived [s].
-            now_s: now, on the same clock [s].
-            class_id: index into the targets.
-
-        Returns:
-            Slack [s]; negative means late even if started now.
-        """
-        return self.prompts.slack_s(self.rate_tps, tokens_left, arrival_s, now_s, class_id)
-
-    def key(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0, *, started: bool = False) -> float:
-        """Sort key of a prompt, least first; ties go by arrival. Compute it once per step and sort then.
-
-        Args:
-            tokens_left: prompt tokens still to compute [tokens].
-            arrival_s: when it arrived [s].
-            now_s: now, on the same clock [s].
-            class_id: index into the targets.
-            started: it has emitted a token and was preempted since: its client is watching a stream.
-
-        Returns:
-            Key [s].
-        """
-        return self.prompts.key(self.rate_tps, tokens_left, arrival_s, now_s, class_id, started)
-
-    def turn_away(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0, *, started: bool = False) -> bool:
-        """Whether a waiting request should be shed now, before it costs a token. Ask only before it is first admitted.
-
-        Args:
-            tokens_left: prompt tokens still to compute [tokens].
-            arrival_s: when it arrived [s].
-            now_s: now, on the same clock [s].
-            class_id: index into the targets.
-            started: it was admitted before and preempted since: work once begun is finished.
-
-        Returns:
-            True to shed it.
-        """
-        return self.prompts.turn_away(self.rate_tps, tokens_left, arrival_s, now_s, class_id, started)

@@ -125,13 +125,13 @@ def gain_table(controller: Mapping[str, Any]) -> str:
     Returns:
         HTML.
     """
-    rows = []
+    rows, names = [], [str(dig(t, "name")) for t in dig(controller, "targets") or []]
     for part, numbers in (("law", dig(controller, "law", "gains") or {}), ("policy", dig(controller, "policy") or {})):
         for name, entry in numbers.items():
             if isinstance(entry, Mapping):
                 unit = str(entry.get("unit") or "")
                 span = f"{digits(entry.get('low'))} to {digits(entry.get('high'))}" if entry.get("high") is not None else NONE
-                rows.append((f"{part}.{name}", digits(entry.get("value")), UNITS.get(unit, unit), span))
+                rows.append((f"{part}.{name}", _each(entry.get("value"), names), UNITS.get(unit, unit), span))
             else:
                 rows.append((f"{part}.{name}", str(entry), "", NONE))
     rows.append(("budget", time(controller.get("budget_s")), "", NONE))
@@ -143,6 +143,14 @@ def gain_table(controller: Mapping[str, Any]) -> str:
         rows,
         f"Controller, law {dig(controller, 'law', 'kind')}: its numbers and the engine's limits",
     )
+
+
+def _each(value: Any, names: Sequence[str]) -> str:
+    """One number, or one for each class with the name of the class."""
+    if not isinstance(value, list | tuple):
+        return digits(value)
+    named = names if len(names) == len(value) else [str(k) for k in range(len(value))]
+    return ", ".join(f"{name} {digits(x)}" for name, x in zip(named, value, strict=True))
 
 
 def provenance_table(found: Findings) -> str:

@@ -1,0 +1,124 @@
+"""The prefill budget of one step of the fluid: as many prompt tokens as keep the step at its setpoint, on any plant."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from headway.models.plant import Batch, Plant
+
+LEAST_SLOPE_S = 1e-8
+"""Least slope of the step time that is believed, per prompt token [s]."""
+
+
+class Make(NamedTuple):
+    """What the prompt part of a step is made of, as far as the step time asks.
+
+    Args:
+        context_tokens: computed before, mean over the prompt tokens of the step [tokens].
+        chunk_tokens: prompt tokens per request [tokens].
+    """
+
+    context_tokens: Any
+    chunk_tokens: Any
+
+
+def batch_of(decode: Any, kv_tokens: Any, prefill_tokens: Any, make: Make) -> Batch:
+    """The sums of a step.
+
+    pairs = p (context + chunk / 2), requests = max(p / chunk, 1)
+
+    Args:
+        decode: requests that decode [requests].
+        kv_tokens: that they read [tokens].
+        prefill_tokens: p [tokens].
+        make: of the prompt part.
+
+    Returns:
+        Batch.
+    """
+    chunk = jnp.minimum(make.chunk_tokens, prefill_tokens)
+    pairs = prefill_tokens * (make.context_tokens + 0.5 * chunk)
+    requests = jnp.maximum(prefill_tokens / jnp.maximum(chunk, 1.0), 1.0)
+    alike = jnp.ones_like(prefill_tokens)
+    return Batch(decode * alike, kv_tokens * alike, prefill_tokens, pairs, requests)
+
+
+def duration(plant: Plant, batch: Batch, dtype: Any) -> Any:
+    """Step time in the fluid's own precision.
+
+    Args:
+        plant: the plant.
+        batch: sums of the step.
+        dtype: of the result.
+
+    Returns:
+        Duration [s].
+    """
+    return plant.step_time_s(Batch(*(jnp.asarray(x, float) for x in batch))).astype(dtype)
+
+
+def both_times(plant: Plant, decode: Any, kv_tokens: Any, prefill_tokens: Any, make: Make) -> tuple[Any, Any]:
+    """Time of a step with prompts and of one without, in one look at the plant.
+
+    Args:
+        plant: the plant.
+        decode: requests that decode [requests].
+        kv_tokens: that they read [tokens].
+        prefill_tokens: of the step with prompts [tokens].
+        make: of the prompt part.
+
+    Returns:
+        Durations [s].
+    """
+    batch = batch_of(decode, kv_tokens, prefill_tokens, make)
+    none = jnp.zeros_like(decode)
+    alone = (decode, kv_tokens, none, none, none)
+    times = duration(plant, Batch(*(jnp.stack(two) for two in zip(batch, alone, strict=True))), decode.dtype)
+    return times[0], times[1]
+
+
+class Budget(NamedTuple):
+    """A prefill budget.
+
+    Args:
+        tokens: prompt tokens of a step [tokens].
+        step_s: duration of a step that uses it up [s].
+        found: where the next search begins [tokens].
+    """
+
+    tokens: Any
+    step_s: Any
+    found: Any
+
+
+def budget(plant: Plant, decode: Any, kv_tokens: Any, make: Make, setpoint_s: Any, most_tokens: Any, guess: Any) -> Budget:
+    """Prompt tokens that bring a step to its setpoint: step(u) = setpoint, with the derivative of the root.
+
+    A chord below the guess gives the slope (a tangent would see nothing of a plant that pads to captured sizes), one step
+    along it a better guess, one more the budget: exact where the plant is linear in the prompt tokens.
+
+    Args:
+        plant: the plant.
+        decode: requests that decode [requests].
+        kv_tokens: that they read [tokens].
+        make: of the prompt part.
+        setpoint_s: [s].
+        most_tokens: [tokens].
+        guess: budget of the last slot [tokens].
+
+    Returns:
+        Budget, its tokens in [0, most_tokens].
+    """
+    fixed = jax.tree.map(lambda x: lax.stop_gradient(jnp.asarray(x, float)), plant)
+    still = [lax.stop_gradient(x) for x in (decode, kv_tokens, setpoint_s)]
+    pair = jnp.stack([0.5 * guess + 1.0, guess + 2.0])
+    times = duration(fixed, batch_of(still[0], still[1], pair, Make(*(lax.stop_gradient(x) * jnp.ones_like(pair) for x in make))), pair.dtype)
+    slope = jnp.maximum((times[1] - times[0]) / (pair[1] - pair[0]), LEAST_SLOPE_S)
+    near = jnp.clip(pair[1] + (still[2] - times[1]) / slope, 1.0, lax.stop_gradient(most_tokens))
+    there_s = duration(plant, batch_of(decode, kv_tokens, near, make), pair.dtype)
+    tokens = jnp.clip(near + (setpoint_s - there_s) / slope, 0.0, most_tokens)
+    return Budget(tokens, there_s + slope * (tokens - near), lax.stop_gradient(tokens))
