@@ -19,7 +19,8 @@ from jax import lax
 
 from headway.controllers.fluid_budget import Make
 from headway.controllers.fluid_noise import StepNoise, step_noise
-from headway.controllers.fluid_slot import Flow, Knobs, Masses, Rows, Seen, Setting, slot_of
+from headway.controllers.fluid_slot import completed, slot_of
+from headway.controllers.fluid_state import Flow, Knobs, Masses, Rows, Seen, Setting
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
@@ -43,6 +44,8 @@ class Grid(NamedTuple):
         triage_s: width of the split between what can be on time and what cannot [s].
         deadline_s: width of the deadline [s].
         power: how late in its prompt a mass completes.
+        whole: with admission, how much less than a half it is worth to let half a request in; 6 where a cache binds,
+            3 was nearest where none did, as was `power` alone without admission.
         rows: requests that may be live at once; the oldest are kept.
         segment: slots between two gatherings of the live requests.
         admission: whether cache and running limit can hold back who is new.
@@ -57,6 +60,7 @@ class Grid(NamedTuple):
     triage_s: float = 0.1
     deadline_s: float = 0.05
     power: float = 4.0
+    whole: float = 6.0
     rows: int = 192
     segment: int = 50
     admission: bool = True
@@ -132,7 +136,8 @@ def fluid_load(workload: Workload, dtype: Any = jnp.float32) -> FluidLoad:
         Load.
     """
     columns = (workload.arrival_s, workload.prompt_tokens, workload.output_tokens)
-    return FluidLoad(*(jnp.asarray(np.asarray(c, float), dtype) for c in columns), jnp.asarray(workload.class_id, jnp.int32))
+    arrival_s, prompt, output = (jnp.asarray(np.asarray(c, float), dtype) for c in columns)
+    return FluidLoad(arrival_s, prompt, output, jnp.asarray(workload.class_id, jnp.int32))
 
 
 def slots_for(workloads: list[Workload], slot_s: float, tail_s: float, segment: int = 50) -> int:
@@ -229,7 +234,7 @@ def fluid_value(
         Cassandras, Wardi, Melamed, Sun and Panayiotou, Perturbation analysis for online control and optimization of
         stochastic fluid models, IEEE TAC 47(8), 2002: why a fluid's gradient is unbiased where the queue's is not.
     """
-    table, columns = _table(load, targets, grid.dtype)
+    table = _table(load, targets, grid.dtype)
 
     def at(seen: Seen) -> Knobs:
         found = schedule(parameters, seen)
@@ -240,39 +245,38 @@ def fluid_value(
         run = jax.checkpoint(run)  # pyright: ignore[reportAssignmentType]
 
     def segment(state: Any, start: Any) -> tuple[Any, None]:
-        return _segment(grid, run, table, columns, state, start), None
+        return _segment(grid, run, table, state, start), None
 
     if grid.checkpoint:
         segment = jax.checkpoint(segment)  # pyright: ignore[reportAssignmentType]
     starts = jnp.arange(grid.slots // grid.segment, dtype=jnp.int32) * grid.segment
-    (masses, flow, _), _ = lax.scan(segment, _start(grid, len(columns.prompt), at), starts)
+    (masses, flow), _ = lax.scan(segment, _start(grid, len(table.prompt)), starts)
     return _result(load, masses, flow, grid)
 
 
-def _table(load: FluidLoad, targets: tuple[Target, ...], dtype: Any) -> tuple[Rows, Rows]:
-    """Requests with one row behind them that fills up windows; the same twice, under two names for two uses."""
+def _table(load: FluidLoad, targets: tuple[Target, ...], dtype: Any) -> Rows:
+    """Requests with one row behind them that fills up windows."""
     ttft = jnp.asarray([t.first_token_s for t in targets], dtype)[load.class_id]
     columns = (load.arrival_s, load.prompt, load.output)
     fill = (NEVER_S, 1.0, 0.0)
     made = [jnp.concatenate([jnp.asarray(c, dtype), jnp.full((1,), f, dtype)]) for c, f in zip(columns, fill, strict=True)]
     classes = jnp.concatenate([load.class_id.astype(jnp.int32), jnp.zeros(1, jnp.int32)])
-    rows = Rows(*made, classes, jnp.concatenate([ttft, jnp.ones(1, dtype)]))
-    return rows, rows
+    return Rows(made[0], made[1], made[2], classes, jnp.concatenate([ttft, jnp.ones(1, dtype)]))
 
 
-def _start(grid: Grid, rows: int, at: Callable[[Seen], Knobs]) -> Any:
+def _start(grid: Grid, rows: int) -> Any:
     """An idle engine."""
     zero = jnp.zeros((), grid.dtype)
     none = jnp.zeros(rows, grid.dtype)
     make = Make(zero, zero + 512.0)
     flow = Flow(zero, zero + 0.02, zero, zero, make, zero + 512.0, zero, zero, zero, zero)
-    return Masses(none, none, none), flow, at(Seen(zero, zero, zero)).chunk_tokens + zero
+    return Masses(none, none, none, none), flow
 
 
-def _segment(grid: Grid, run: Any, table: Rows, columns: Rows, state: Any, start: Any) -> Any:
+def _segment(grid: Grid, run: Any, table: Rows, state: Any, start: Any) -> Any:
     """Gather the live requests, oldest first, run some slots on them, and put them back."""
-    masses, flow, chunk = state
-    last = len(columns.prompt) - 1
+    masses, flow = state
+    last = len(table.prompt) - 1
     begin = start.astype(grid.dtype)
     live = (table.arrival_s < (begin + grid.segment) * grid.slot_s) & (masses.emitted < table.output - 0.05)
     live = lax.stop_gradient(live)
@@ -281,14 +285,14 @@ def _segment(grid: Grid, run: Any, table: Rows, columns: Rows, state: Any, start
     rows = Rows(*(column[index] for column in table))
     mine = Masses(*(m[index] for m in masses))
     slots = begin + jnp.arange(grid.segment).astype(grid.dtype)
-    (mine, flow, chunk), _ = lax.scan(lambda s, k: (run(rows, s, k), None), (mine, flow, chunk), slots)
-    return Masses(*(m.at[index].set(new) for m, new in zip(masses, mine, strict=True))), flow, chunk
+    (mine, flow), _ = lax.scan(lambda s, k: (run(rows, s, k), None), (mine, flow), slots)
+    return Masses(*(m.at[index].set(new) for m, new in zip(masses, mine, strict=True))), flow
 
 
 def _result(load: FluidLoad, masses: Masses, flow: Flow, grid: Grid) -> FluidResult:
     """Close the books."""
-    progress, emitted, in_time = (m[:-1] for m in masses)
-    done = progress**grid.power
+    progress, emitted, in_time, begun = (m[:-1] for m in masses)
+    done = completed(grid, progress, begun)[0]
     rest = jnp.maximum(load.output * done - emitted, 0.0)
     good = flow.good + jnp.sum(rest * in_time / jnp.maximum(done, 1e-3))
     tokens = jnp.sum(load.output)

@@ -116,7 +116,9 @@ def budget(plant: Plant, decode: Any, kv_tokens: Any, make: Make, setpoint_s: An
     fixed = jax.tree.map(lambda x: lax.stop_gradient(jnp.asarray(x, float)), plant)
     still = [lax.stop_gradient(x) for x in (decode, kv_tokens, setpoint_s)]
     pair = jnp.stack([0.5 * guess + 1.0, guess + 2.0])
-    times = duration(fixed, batch_of(still[0], still[1], pair, Make(*(lax.stop_gradient(x) * jnp.ones_like(pair) for x in make))), pair.dtype)
+    times = duration(
+        fixed, batch_of(still[0], still[1], pair, Make(*(lax.stop_gradient(x) * jnp.ones_like(pair) for x in make))), pair.dtype
+    )
     slope = jnp.maximum((times[1] - times[0]) / (pair[1] - pair[0]), LEAST_SLOPE_S)
     near = jnp.clip(pair[1] + (still[2] - times[1]) / slope, 1.0, lax.stop_gradient(most_tokens))
     there_s = duration(plant, batch_of(decode, kv_tokens, near, make), pair.dtype)

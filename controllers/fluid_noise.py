@@ -45,6 +45,7 @@ class StepNoise:
         P = Phi((log r - shift) / s) (1 - tail_share + tail_share (1 - (1 + max(r - 1, 0) / scale)^-power)),
         r = target / y, s = sigma sqrt(1 + ki / (2 - ki))
 
+        Core and spike are judged apart, so that P is off by less than tail_share; their product has no closed form.
         The integral gain answers noise with noise: its trim is an autoregressive process driven by the residuals.
 
         Args:

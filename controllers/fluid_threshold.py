@@ -27,14 +27,13 @@ class Offers(NamedTuple):
         key_s: smaller goes first [s].
         early: tokens that can still be on time, begun [tokens].
         late: tokens that cannot, begun [tokens].
-        early_new: as early, not begun [tokens].
+        early_new: as early, not begun; None where nothing is told apart [tokens].
         late_new: as late, not begun [tokens].
         first: 1 for class 0, else 0.
         deficit: tokens that class 0 is behind its share [thousand tokens].
         share: of class 0, in [0, 1].
         boost: seconds of slack that a deficit of a thousand tokens is worth [s].
-        gate_s: nobody new whose key lies above it is let in; None where nothing is told apart as new [s].
-        edge: width of the order's ramp over that of the gate's.
+        let_in: share of early and of late new mass that may begin, shape (2, rows); None for an open gate.
     """
 
     key_s: Any
@@ -46,8 +45,7 @@ class Offers(NamedTuple):
     deficit: Any
     share: Any
     boost: Any
-    gate_s: Any
-    edge: Any
+    let_in: Any
 
 
 def ramp(x: Any) -> Any:
@@ -79,23 +77,28 @@ def served(offers: Offers, threshold_s: Any, total: Any, width_s: float, defer_s
         defer_s: by which late mass is put back [s].
 
     Returns:
-        Tokens per row, shape (rows,).
+        Tokens per row, shape (rows,); where new mass is told apart two lines, begun and new, shape (2, rows).
     """
     others = 1.0 - offers.first
     behind, back = (threshold_s - offers.key_s) / width_s, defer_s / width_s
-    room = None if offers.gate_s is None else (offers.gate_s - offers.key_s) / width_s
 
     def parts(shift: Any) -> Any:
         early, late = ramp(behind + shift), ramp(behind + (shift - back))
         take = offers.early * early + offers.late * late
-        if room is None:
+        if offers.early_new is None:
             return take
-        in_ = [ramp((room + s) * offers.edge) for s in (shift, shift - back)]
-        return take + offers.early_new * jnp.minimum(early, in_[0]) + offers.late_new * jnp.minimum(late, in_[1])
+        if offers.let_in is not None:
+            early, late = jnp.minimum(early, offers.let_in[0]), jnp.minimum(late, offers.let_in[1])
+        return jnp.stack([take, offers.early_new * early + offers.late_new * late])
 
-    rest = parts(jnp.zeros_like(total)) * others
+    rest = parts(jnp.zeros_like(total)) * _like(others, offers)
     deficit = jnp.clip(offers.deficit + (offers.share * total - (total - jnp.sum(rest))) * 1e-3, -DEFICIT, DEFICIT)
-    return rest + offers.first * parts(offers.boost * deficit / width_s)
+    return rest + _like(offers.first, offers) * parts(offers.boost * deficit / width_s)
+
+
+def _like(rows: Any, offers: Offers) -> Any:
+    """A column beside tokens per row, which have two lines where new mass is told apart."""
+    return rows if offers.early_new is None else rows[None, :]
 
 
 def fill(offers: Offers, total: Any, guess: Any, width_s: float, defer_s: float) -> tuple[Any, Any]:
@@ -112,7 +115,7 @@ def fill(offers: Offers, total: Any, guess: Any, width_s: float, defer_s: float)
         defer_s: by which late mass is put back [s].
 
     Returns:
-        Tokens per row, shape (rows,), and the threshold, which carries no derivative [s].
+        Tokens as `served` gives them, and the threshold, which carries no derivative [s].
     """
     fixed = jax.tree.map(lax.stop_gradient, (offers, total))
 
@@ -161,25 +164,3 @@ def root(f: Callable[[Any], Any], guess: Any, width_s: float) -> Any:
 
     first = (jnp.full_like(start, LEAST), jnp.full_like(start, MOST), start, one * width_s, jnp.zeros((), jnp.int32))
     return lax.while_loop(going, better, first)[2]
-
-
-def solve(f: Callable[[Any, Any], Any], inputs: Any, guess: Any, width_s: float) -> Any:
-    """The root of an increasing function of one number, with the derivative that a root has.
-
-    dx = -(df/dinputs) dinputs / (df/dx)
-
-    Args:
-        f: f(x, inputs), increasing in x.
-        inputs: a pytree.
-        guess: where to begin.
-        width_s: scale of x [s].
-
-    Returns:
-        x. Where f hardly depends on it, its derivative is 0.
-    """
-    fixed = jax.tree.map(lax.stop_gradient, inputs)
-    x = root(lambda y: f(y, fixed), guess, width_s)
-    slope = jax.jvp(lambda y: f(y, fixed), (x,), (jnp.ones_like(x),))[1]
-    answer = f(x, inputs)
-    answer = answer - lax.stop_gradient(answer)
-    return x - jnp.where(slope > 1e-4, answer / jnp.maximum(slope, 1e-4), 0.0)

@@ -22,12 +22,13 @@ from headway.controllers.policy import (
     TRIAGE,
 )
 from headway.models.compiled import compiled_inline
-from headway.models.goodput import WAITING
 
 BEHIND_S = 1e6
 """Added to the key of a deferred or degraded request: behind every feasible one, among themselves still by key [s]."""
 DUE_S = 4e6
 """Taken from the key of a request whose class is behind its share [s]."""
+LACK_TOKENS = 1e-6
+"""Deficit above which a class is behind its share: sums of shares leave less than that where nothing is due [tokens]."""
 STREAM_S = 1e7
 """Taken from the key of a request that has emitted: its client is already watching a stream [s]."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from headway.controllers.admission import admits, joined
-from headway.controllers.order import BEHIND_S, DEFER, DEGRADED, DUE_S, due_s, first_token_s, time_for_s
+from headway.controllers.order import BEHIND_S, DEFER, DEGRADED, DUE_S, LACK_TOKENS, due_s, first_token_s, time_for_s
 from headway.controllers.policy import ADMISSION, BLOCK, CHUNK, HAS_SHARES, RESERVATION, RUNNING, TOLERANCE, TRIAGE
 from headway.controllers.queue import first_of, kept_free, part
 from headway.models.compiled import compiled, compiled_inline
@@ -46,7 +46,7 @@ def rank_key(r, c, key, behind, e, policy):
         return key
     if behind > 0:
         key += BEHIND_S
-    if policy[HAS_SHARES] > 0.0 and e.deficit[c] > 0.0:
+    if policy[HAS_SHARES] > 0.0 and e.deficit[c] > LACK_TOKENS:
         key -= DUE_S
     return key
 
@@ -84,7 +84,7 @@ def list_prompts(req, e, ids, keys, policy, targets):
         heapify(keys, ids, UNFINISHED, 0, n)
 
 
-@compiled
+@compiled_inline
 def best_waiting(req, e, ids, keys, policy, n_classes):
     """Who waits and goes first.
 

@@ -37,9 +37,9 @@ from headway.models.heap import drop_least, heapify, push
 from headway.models.mechanics import client_left, end_request
 from headway.models.state import BEHIND, COMING, FEASIBLE, LEAVING, WAITING_IDS
 
-RENEW, RENEW_STEPS, RENEW_SHARE = 0.05, 32, 4
-"""Relative change of the measured rate at which estimates take the new one, fewest steps in between, and how many who wait are
-worth one more step: keys stand still in between, and a long queue costs a step no more than a few of them."""
+RENEW, RENEW_STEPS = 0.05, 32
+"""Relative change of the measured rate at which estimates take the new one, and fewest steps in between, more where more wait:
+keys stand still in between, and a long queue costs a step no more than a short one."""
 
 
 @compiled
@@ -251,7 +251,7 @@ def renewal_due(e):
         True if so.
     """
     changed = abs(e.rate_tps - e.used_tps) > RENEW * e.used_tps
-    return changed and e.step - e.renewed >= max(RENEW_STEPS, e.n_waiting // RENEW_SHARE)
+    return changed and e.step - e.renewed >= max(RENEW_STEPS, e.n_waiting)
 
 
 @compiled
@@ -339,7 +339,7 @@ def leave(req, e, ids, keys, policy, targets):
         end_request(i, req, e, ids, keys, status)
 
 
-@compiled
+@compiled_inline
 def first_of(c, req, e, ids, keys, row):
     """Clear void entries from the front of a class's heap.
 

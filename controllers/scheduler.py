@@ -20,6 +20,7 @@ from headway.controllers.policy import (
     BLOCK,
     BUDGET_S,
     CHUNK,
+    DECODE_EVERY,
     HAS_SHARES,
     HAS_STRIDES,
     MAX_TOKENS,
@@ -94,7 +95,11 @@ def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets
         signals[0], signals[1], signals[2] = e.last_step_s, e.last_prefill, e.last_decodes
         signals[3] = 1.0 if e.last_bound == BOUND_BY_BUDGET else 0.0
         signals[5], signals[6], signals[7] = e.last_kv, e.last_pairs, e.last_chunks
-    signals[4], signals[8], signals[9] = count_ready(req, e, ids, policy)
+    e.oldest = 0
+    if policy[HAS_STRIDES] > 0.0 or policy[DECODE_EVERY] > 0.0:
+        count_due(req, e, ids, policy)
+    signals[4], signals[8] = e.ready + e.n_ghosts, e.ready_kv + e.ghost_kv
+    signals[9] = e.context if e.prompts > 0 else 0.0
     budget = min(math.floor(law_step(law, law_state, signals, policy[BUDGET_S])), policy[MAX_TOKENS])
     e.token_budget = budget
     if policy[ADMISSION] > 0.0:
@@ -195,36 +200,24 @@ def stop(req, e, ids, keys, policy, targets, units, unit_ids, cut_s):
     e.settled_s = max(e.settled_s, cut_s)
 
 
-@compiled_inline
-def count_ready(req, e, ids, policy):
-    """Requests that are due to decode, what they read, and how far the prompt is that goes on first.
+@compiled
+def count_due(req, e, ids, policy):
+    """Count the decodes that are due by the stride of their class, in place of all, and how long the oldest has waited.
 
     Args:
         req: requests.
-        e: the books; `oldest` becomes the steps since the last token of the one that waits longest, `prompts` the number of
-            running prompts that are not computed yet.
+        e: the books.
         ids: id table.
         policy: packed.
-
-    Returns:
-        (their number [requests], cache tokens they read [tokens], context of the first unfinished prompt [tokens]).
     """
-    ready, kv, context, oldest, prompts = float(e.n_ghosts), e.ghost_kv, 0.0, 0, 0
-    strides = policy[HAS_STRIDES] > 0.0
+    ready, kv, oldest = 0.0, 0.0, 0
     for k in range(e.n_running):
         r = req[ids[RUNNING_IDS, k]]
-        if r.computed >= r.goal:
-            if not strides or decode_due(r, e, policy):
-                ready += 1.0
-                kv += r.prompt + r.emitted
-                oldest = max(oldest, e.step - r.stepped)
-        else:
-            if prompts == 0:
-                context = r.computed
-            prompts += 1
-    e.prompts = prompts
-    e.oldest = oldest
-    return ready, kv, context
+        if r.computed >= r.goal and decode_due(r, e, policy):
+            ready += 1.0
+            kv += r.prompt + r.emitted
+            oldest = max(oldest, e.step - r.stepped)
+    e.ready, e.ready_kv, e.oldest = ready, kv, oldest
 
 
 @compiled

@@ -2,8 +2,9 @@
 
 It does what docs/engine.md says, as `headway.controllers.simulator` does, and a test holds the two equal. There the queues
 are heaps and every step touches only who takes part; here they are masks over all requests, so that a run costs the
-number of requests in every step, and a sweep is worth it where a device runs thousands of them side by side. It has no
-admission and keeps no histogram of gaps. The clock needs 64 bits: `jax.config.update("jax_enable_x64", True)`.
+number of requests in every step, and a sweep is worth it where a device runs thousands of them side by side. It keeps no
+histogram of gaps. Pools are no part of it: every prompt is computed here. The clock needs 64 bits:
+`jax.config.update("jax_enable_x64", True)`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from headway.controllers.controller import Controller
 from headway.controllers.simulator import STALL, Candidate, Draw
+from headway.controllers.twin_admission import gate_of
 from headway.controllers.twin_compose import compose, ready, sums
 from headway.controllers.twin_load import Choices, Load, Numbers, choices_of, load_of, numbers_of
 from headway.controllers.twin_order import arrive, leave, renew
@@ -87,7 +89,8 @@ def _step(choices: Choices, law: Controller, plant: Plant, numbers: Numbers, loa
     now = ready(numbers, load, run, jnp.any(numbers.strides > 1))
     state, tokens = law.update(run.law, _signals(run.books, numbers, now), numbers.budget_s)
     budget = jnp.minimum(jnp.floor(jnp.asarray(tokens, float)), numbers.max_tokens)
-    run, bound, wants = compose(choices, numbers, load, run._replace(law=jnp.asarray(state, float)), budget, now[3])
+    gate = gate_of(numbers, law, state, plant) if choices.admission else None
+    run, bound, wants = compose(choices, numbers, load, run._replace(law=jnp.asarray(state, float)), budget, now[3], gate)
     total = sums(load, run.track)
     k = jnp.asarray(run.books.step % load.decode_noise.shape[0], int)
     y = plant.step_time_s(Batch(*total)) * jnp.where(total[2] > 0, load.mixed_noise[k], load.decode_noise[k])
@@ -244,7 +247,7 @@ def simulate_twin(
 
     Args:
         identified: the plant.
-        candidate: law and policy, without admission.
+        candidate: law and policy.
         drawn: workload and noise.
         targets: one per class.
         limits: of the engine.
@@ -256,7 +259,7 @@ def simulate_twin(
 
     Raises:
         RuntimeError: 32-bit floats, a run that takes more steps, or a stall, which would be a fault of Headway's.
-        ValueError: admission, a prefix unit that is no whole number of blocks, or numbers per class that do not match.
+        ValueError: a prefix unit that is no whole number of blocks, or numbers per class that do not match.
     """
     _wide()
     load, units = load_of(drawn, targets, limits)
@@ -288,11 +291,11 @@ def sweep(
     """Every candidate on every draw in one compiled call, as `headway.controllers.simulator.evaluate`.
 
     Candidates may differ in every number, in triage, phases and preemption, and between order by slack and by deadline;
-    compiled once more is each kind of law, and stock order.
+    compiled once more is each kind of law, stock order, and admission.
 
     Args:
         identified: the plant.
-        candidates: laws with policies, without admission.
+        candidates: laws with policies.
         draws: all of one length.
         targets: one per class.
         limits: of the engine.
@@ -304,7 +307,7 @@ def sweep(
 
     Raises:
         RuntimeError: 32-bit floats, a run that takes more steps, or a stall, which would be a fault of Headway's.
-        ValueError: admission, a prefix unit that is no whole number of blocks, or numbers per class that do not match.
+        ValueError: a prefix unit that is no whole number of blocks, or numbers per class that do not match.
     """
     _wide()
     stack = lambda trees: jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)  # noqa: E731

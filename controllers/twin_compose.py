@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headway.controllers.policy import PHASES
+from headway.controllers.twin_admission import Gate, held_back, joined
 from headway.controllers.twin_cache import available, held_blocks, take_blocks
 from headway.controllers.twin_load import NO_CAP, Choices, Load, Numbers
 from headway.controllers.twin_offer import Step, accept, either, offer, yield_one
@@ -59,7 +60,7 @@ def serve_running(numbers: Numbers, load: Load, step: Step, who: Any, turn: Any)
 
 
 def serve_prompts(
-    numbers: Numbers, load: Load, step: Step, untried: Any, order: tuple[Any, Any], most: Any, tries: int
+    numbers: Numbers, load: Load, step: Step, untried: Any, order: tuple[Any, Any], most: Any, door: tuple[int, Gate | None]
 ) -> tuple[Step, Any]:
     """Give chunks to prompts, least rank and key first, until `most` tokens are spent or nobody is left.
 
@@ -70,13 +71,13 @@ def serve_prompts(
         untried: running prompts and newcomers that had no turn yet, shape (n,).
         order: ranks, least first, and keys among equals, then by number, each of shape (n,).
         most: tokens to spend [tokens].
-        tries: newcomers tried in vain for blocks before the door closes.
+        door: newcomers tried in vain for blocks before it closes, and the gate of admission.
 
     Returns:
         (the step, who had no turn).
     """
     rest = jnp.maximum(step.left - most, 0.0)
-    rank, key = order
+    (rank, key), (tries, gate) = order, door
 
     def open_to(step: Step, untried: Any) -> Any:
         return untried & (running(step.run.track) | (waiting(step.run.track) & ~step.closed))
@@ -88,12 +89,19 @@ def serve_prompts(
         i = jnp.argmin(jnp.where(who, key, jnp.inf))
         me, given = jnp.arange(who.shape[0]) == i, offer(numbers, load, step, i)
         full = given.fresh & (count(running(step.run.track)) >= numbers.running)
-        short = ~full & ~given.fits
-        step = either(full | short, step, accept(numbers, load, step, i, given))
+        held = jnp.zeros_like(full)
+        if gate is not None:
+            run, held = held_back(numbers, load, gate, step.run, i, given.fresh & ~full)
+            step = step._replace(run=run, held=step.held | held)
+        short = ~full & ~held & ~given.fits
+        taken = accept(numbers, load, step, i, given)
+        if gate is not None:
+            taken = taken._replace(run=joined(numbers, load, taken.run, i, given.fresh))
+        step = either(full | held | short, step, taken)
         blocked = step.blocked + jnp.where(short & given.fresh, 1.0, 0.0)
-        closed = step.closed | full | (short & ~given.fresh) | (blocked >= tries)
-        step = step._replace(blocked=blocked, closed=closed, limited=step.limited | full | short)
-        return step, untried & ~(me & ~full)
+        closed = step.closed | full | held | (short & ~given.fresh) | (blocked >= tries)
+        step = step._replace(blocked=blocked, closed=closed, limited=(step.limited | full | short) & ~held)
+        return step, untried & ~(me & ~full & ~held)
 
     def more(carry: tuple[Step, Any]) -> Any:
         return (carry[0].left >= 1) & jnp.any(open_to(*carry))
@@ -114,10 +122,10 @@ def opened(run: Run, left: Any, jammed: Any) -> Step:
         The step.
     """
     no = jnp.zeros((), bool)
-    return Step(run, left, jammed, jammed > 0, jnp.zeros_like(left), no, no)
+    return Step(run, left, jammed, jammed > 0, jnp.zeros_like(left), no, no, no)
 
 
-def compose_stock(numbers: Numbers, load: Load, step: Step) -> tuple[Step, Any]:
+def compose_stock(numbers: Numbers, load: Load, step: Step, gate: Gate | None) -> tuple[Step, Any]:
     """vLLM's own order: running requests in order of admission, then the queue until something does not fit.
 
     The chunk cap is lifted where one request alone runs or waits.
@@ -126,6 +134,7 @@ def compose_stock(numbers: Numbers, load: Load, step: Step) -> tuple[Step, Any]:
         numbers: of the candidate.
         load: of the draw.
         step: being composed.
+        gate: of admission; None without.
 
     Returns:
         (the step, whether its budget is what bounds it).
@@ -137,11 +146,11 @@ def compose_stock(numbers: Numbers, load: Load, step: Step) -> tuple[Step, Any]:
     cut = step.cut | jnp.any(running(step.run.track) & (step.run.track.take == 0))
     step = step._replace(cut=cut, closed=step.closed | (step.gave_way > 0))
     place = step.run.track.place
-    step, _ = serve_prompts(numbers, load, step, waiting(step.run.track), (jnp.zeros_like(place), place), step.left, 1)
-    return step, _bounds(step, step.cut | jnp.any(waiting(step.run.track)))
+    step, _ = serve_prompts(numbers, load, step, waiting(step.run.track), (jnp.zeros_like(place), place), step.left, (1, gate))
+    return step, _bounds(step, ~step.held & (step.cut | jnp.any(waiting(step.run.track))))
 
 
-def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest: Any, strides: Any) -> tuple[Step, Any]:
+def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest: Any, strides: Any, gate: Gate | None) -> tuple[Step, Any]:
     """Decodes and prompts in the phases of the policy, with its two-sided bound.
 
     Both phases have two turns; each serves prompts, then decodes, as far as they are asked for in it.
@@ -153,6 +162,7 @@ def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest
         tokens: its budget, those included that ride once more [tokens].
         oldest: steps since the last token of the decode that waits longest.
         strides: whether classes are stepped by their stride, bool.
+        gate: of admission; None without.
 
     Returns:
         (the step, whether its budget is what bounds it).
@@ -172,7 +182,7 @@ def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest
         begun = jnp.any(step.run.track.take != 0)
         share = jnp.where(t == 0, jnp.where(starved, half, 0.0), step.left)
         most = jnp.where(mixed, share, jnp.where(mine & ~begun, step.left, 0.0))
-        step, untried = serve_prompts(numbers, load, step, untried, order, most, TRIES)
+        step, untried = serve_prompts(numbers, load, step, untried, order, most, (TRIES, gate))
         who = due & jnp.where(mixed, t == 0, ~mine & ~begun) & (step.run.track.take == 0)
         step = serve_running(numbers, load, step, who, turn)
         return step._replace(closed=step.closed | (step.gave_way > 0)), untried, asked | who, tried | (mine & ~begun)
@@ -180,7 +190,7 @@ def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest
     start = step, pending(track), jnp.zeros_like(due), mixed
     step, untried, asked, tried = jax.lax.fori_loop(0, 2, serve, start)
     unserved = jnp.any(asked & (step.run.track.take == 0))
-    kept = tried & jnp.any((untried & running(step.run.track)) | waiting(step.run.track))
+    kept = tried & (jnp.any(untried & running(step.run.track)) | (count(waiting(step.run.track)) > count(step.held)))
     return step, _bounds(step, step.cut | unserved | kept)
 
 
@@ -203,7 +213,7 @@ def _bounds(step: Step, wanting: Any) -> Any:
     return (step.gave_way == 0) & (step.left < 1) & ~step.limited & wanting
 
 
-def compose(choices: Choices, numbers: Numbers, load: Load, run: Run, budget: Any, oldest: Any) -> tuple[Run, Any, Any]:
+def compose(choices: Choices, numbers: Numbers, load: Load, run: Run, budget: Any, oldest: Any, gate: Gate | None) -> tuple[Run, Any, Any]:
     """Compose a step; where nothing could be given strides are ignored, and where still nothing, victims give way.
 
     Where somebody gave way and nothing could be given, it is tried again before that.
@@ -217,6 +227,7 @@ def compose(choices: Choices, numbers: Numbers, load: Load, run: Run, budget: An
         run: in progress; somebody runs or waits.
         budget: tokens of the step [tokens].
         oldest: steps since the last token of the decode that waits longest.
+        gate: of admission; None without.
 
     Returns:
         (the run with every request's `take`, whether the budget bounds the step, whose prompts were pending).
@@ -228,9 +239,9 @@ def compose(choices: Choices, numbers: Numbers, load: Load, run: Run, budget: An
         run, strides, jammed, oldest, *_ = carry
         step, wants = opened(run, left, jammed), pending(run.track)
         if choices.stock:
-            step, bound = compose_stock(numbers, load, step)
+            step, bound = compose_stock(numbers, load, step, gate)
         else:
-            step, bound = compose_by_key(numbers, load, step, budget, oldest, strides)
+            step, bound = compose_by_key(numbers, load, step, budget, oldest, strides, gate)
         nothing = ~jnp.any(step.run.track.take != 0)
         left_over, gave_way = count(running(step.run.track)), step.gave_way > jammed
         again = nothing & (left_over > 0) & (gave_way | strides)

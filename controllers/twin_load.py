@@ -21,10 +21,12 @@ class Choices(NamedTuple):
 
     Args:
         stock: the engine's own order; else by key.
+        admission: by prediction; else up to the running limit and the cache.
         units: prefix units that there are in all; 0 leaves the prefix cache out.
     """
 
     stock: bool
+    admission: bool
     units: int
 
 
@@ -89,6 +91,10 @@ class Numbers(NamedTuple):
         phases: place in `PHASES`.
         slack: order by slack, else by deadline.
         swap: preempt by swap, else by recomputation.
+        look_steps: horizon of admission; 0 for now alone [steps].
+        look_z: standard deviations of cache growth.
+        prior_tokens: median output assumed [tokens].
+        prior_requests: weight of that [requests].
         setpoint_s: [s].
         budget_s: tightest of all classes [s].
         rate_tps: estimate of the prefill rate before one was measured [tokens/s].
@@ -100,6 +106,7 @@ class Numbers(NamedTuple):
         block: [tokens].
         blocks: of the pool.
         keep: blocks that a newcomer leaves free where others run.
+        look_blocks: of the pool, less the watermark, as admission counts them.
         max_tokens: in a step [tokens].
         max_len: of a request [tokens].
         swap_block_s: [s].
@@ -124,6 +131,10 @@ class Numbers(NamedTuple):
     phases: Any
     slack: Any
     swap: Any
+    look_steps: Any
+    look_z: Any
+    prior_tokens: Any
+    prior_requests: Any
     setpoint_s: Any
     budget_s: Any
     rate_tps: Any
@@ -135,6 +146,7 @@ class Numbers(NamedTuple):
     block: Any
     blocks: Any
     keep: Any
+    look_blocks: Any
     max_tokens: Any
     max_len: Any
     swap_block_s: Any
@@ -151,13 +163,8 @@ def choices_of(policy: Policy, units: int) -> Choices:
 
     Returns:
         Choices.
-
-    Raises:
-        ValueError: admission, which the twin does not have.
     """
-    if policy.admission != "none":
-        raise ValueError(f"the twin has no admission, got {policy.admission!r}; use `evaluate`, or admission 'none'")
-    return Choices(policy.order == "fcfs", units)
+    return Choices(policy.order == "fcfs", policy.admission != "none", units)
 
 
 def numbers_of(candidate: Candidate, targets: tuple[Target, ...], limits: Limits, plant: Plant, cut_s: float, max_steps: int) -> Numbers:
@@ -202,6 +209,10 @@ def numbers_of(candidate: Candidate, targets: tuple[Target, ...], limits: Limits
         phases=PHASES.index(policy.phases),
         slack=policy.order == "slack",
         swap=policy.preemption == "swap",
+        look_steps=policy.lookahead_steps if policy.admission == "lookahead" else 0.0,
+        look_z=policy.lookahead_z,
+        prior_tokens=policy.prior_output_tokens,
+        prior_requests=policy.prior_requests,
         setpoint_s=setpoint_s,
         budget_s=budget_s,
         rate_tps=prefill_rate_tps(plant, setpoint_s, limits.max_tokens),
@@ -223,6 +234,7 @@ def _engine(limits: Limits) -> dict[str, Any]:
         "block": limits.block_tokens,
         "blocks": limits.blocks,
         "keep": np.floor(limits.watermark * (limits.blocks + 1)),
+        "look_blocks": limits.blocks - np.ceil(limits.watermark * limits.blocks),
         "max_tokens": limits.max_tokens,
         "max_len": limits.max_len,
         "swap_block_s": limits.swap_block_s,

@@ -24,6 +24,7 @@ class Step(NamedTuple):
         closed: nobody new may come in, bool.
         blocked: newcomers that lacked blocks.
         limited: by the cache or the running limit, bool.
+        held: admission held somebody back, bool.
         cut: the budget cut a prompt, bool.
     """
 
@@ -33,6 +34,7 @@ class Step(NamedTuple):
     closed: Any
     blocked: Any
     limited: Any
+    held: Any
     cut: Any
 
 
@@ -127,7 +129,7 @@ def accept(numbers: Numbers, load: Load, step: Step, i: Any, given: Offer) -> St
         begun=track.begun | came,
         seat=jnp.where(came, books.seats, track.seat),
     )
-    run = take_blocks(numbers, load, Run(track, books, units, run.law), given.need)
+    run = take_blocks(numbers, load, run._replace(track=track, books=books, units=units), given.need)
     cut = ~given.decode & (given.tokens == step.left) & (given.tokens < given.rest)
     return step._replace(run=run, left=step.left - given.tokens, cut=step.cut | cut)
 

@@ -7,14 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from headway.controllers.order import LACK_TOKENS
 from headway.controllers.policy import TRIAGES
+from headway.controllers.queue import RENEW, RENEW_STEPS
 from headway.controllers.twin_cache import hits
 from headway.controllers.twin_load import Choices, Load, Numbers
-from headway.controllers.twin_state import Run, Track, decodes, running, waiting
+from headway.controllers.twin_state import Run, Track, count, decodes, running, waiting
 from headway.models.goodput import ABANDONED, CANCELLED, EXPIRED, FAILED, FUTURE, REJECTED, WAITING
 
-RENEW = 0.05
-"""Share by which the measured prefill rate leaves the one that estimates use before it takes its place."""
 _, DEFER, REJECT, TIMEOUT, DEGRADE = range(len(TRIAGES))
 
 
@@ -163,7 +163,7 @@ def arrive(choices: Choices, numbers: Numbers, load: Load, run: Run, seen_s: Any
 
 
 def renew(choices: Choices, numbers: Numbers, load: Load, run: Run) -> Run:
-    """Let estimates use the measured rate where the two have parted, and give those a key who were preempted since.
+    """Let estimates use the measured rate where the two have parted, not too soon again; those preempted since get a key.
 
     Args:
         choices: of the twin.
@@ -174,10 +174,12 @@ def renew(choices: Choices, numbers: Numbers, load: Load, run: Run) -> Run:
     Returns:
         The run.
     """
-    rate, used = run.books.rate_tps, run.books.used_tps
-    parted = jnp.abs(rate - used) > RENEW * used
-    run = run._replace(books=run.books._replace(used_tps=jnp.where(parted, rate, used)))
-    return key_anew(numbers, load, run, waiting(run.track) & (parted | run.track.begun), choices.units > 0)
+    books, queue = run.books, waiting(run.track)
+    rate, used = books.rate_tps, books.used_tps
+    wait = jnp.maximum(float(RENEW_STEPS), count(queue))
+    due = (jnp.abs(rate - used) > RENEW * used) & (books.step - books.renewed >= wait)
+    books = books._replace(used_tps=jnp.where(due, rate, used), renewed=jnp.where(due, books.step, books.renewed))
+    return key_anew(numbers, load, run._replace(books=books), queue & (due | run.track.begun), choices.units > 0)
 
 
 def left_as(load: Load, run: Run) -> Any:
@@ -249,7 +251,7 @@ def ranks(numbers: Numbers, load: Load, run: Run) -> tuple[Any, Any]:
     """
     track = run.track
     stream = track.emitted > 0
-    ahead = run.books.deficit[load.kind] <= 0
+    ahead = run.books.deficit[load.kind] <= LACK_TOKENS
     behind = track.degraded | ((numbers.triage == DEFER) & infeasible(numbers, load, run))
     rank = jnp.where(stream, 0.0, 1.0 + jnp.where(ahead, 2.0, 0.0) + jnp.where(behind, 1.0, 0.0))
     key = jnp.where(waiting(track), track.key, keys_s(numbers, load, run))

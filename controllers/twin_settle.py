@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from headway.controllers.twin_admission import forget
 from headway.controllers.twin_cache import file_units, let_go
 from headway.controllers.twin_load import Load, Numbers
 from headway.controllers.twin_order import end, left_as, out_of_time
@@ -98,6 +99,7 @@ def settle(numbers: Numbers, load: Load, run: Run, shares: Any) -> Run:
     done = token & (run.track.emitted >= load.output)
     gone = running(run.track) & ~done & out_of_time(load, run)
     status = jnp.where(done, FINISHED, left_as(load, run))
+    run = forget(numbers, load, run, done | gone, done)
     run = end(load, run, done | gone, status)
     ghost = (done | gone) & numbers.asynchronous
     run = give_back(numbers, load, run, (done | gone) & ~ghost)

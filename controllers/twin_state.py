@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from headway.controllers.admission import POINTS
 from headway.controllers.controller import Controller
 from headway.controllers.twin_load import Choices, Load, Numbers
 from headway.models.goodput import FUTURE, RUNNING, WAITING
+from headway.models.state import OUTLOOK_BINS, OUTLOOK_CLASSES
 
 SEEN = 8
 """Numbers that the law is told of a step that ended."""
@@ -82,6 +84,7 @@ class Books(NamedTuple):
         free: blocks that hold nothing.
         rate_tps: prefill rate lately measured [tokens/s].
         used_tps: the one that estimates use [tokens/s].
+        renewed: step in which it last took the measured one.
         seats: admissions so far.
         places: arrivals so far.
         fronts: preemptions so far.
@@ -100,6 +103,7 @@ class Books(NamedTuple):
     free: Any
     rate_tps: Any
     used_tps: Any
+    renewed: Any
     seats: Any
     places: Any
     fronts: Any
@@ -127,6 +131,24 @@ class Units(NamedTuple):
     releases: Any
 
 
+class Outlook(NamedTuple):
+    """What admission expects of those who run; see `headway.controllers.admission`.
+
+    Args:
+        seen: outputs that ended in each bin of lengths, shape (classes, bins).
+        alive: probability to reach each bin, shape (classes, bins).
+        sums: requests, cache tokens, their variance, cache tokens if nobody ends; at each point of the horizon, shape (4, points).
+        until: step from which it is to be made anew, shape ().
+        fronts: preemptions when it was made, shape ().
+    """
+
+    seen: Any
+    alive: Any
+    sums: Any
+    until: Any
+    fronts: Any
+
+
 class Run(NamedTuple):
     """A run in progress.
 
@@ -135,12 +157,14 @@ class Run(NamedTuple):
         books: the engine's.
         units: the prefix cache.
         law: state of the law.
+        outlook: of admission; None without.
     """
 
     track: Track
     books: Books
     units: Units
     law: Any
+    outlook: Outlook | None
 
 
 def count(mask: Any) -> Any:
@@ -181,7 +205,11 @@ def fresh_run(choices: Choices, numbers: Numbers, load: Load, law: Controller) -
     books = books._replace(deficit=jnp.zeros_like(numbers.shares), stalled=jnp.zeros((), bool))
     ids = jnp.zeros(choices.units)
     units = Units(jnp.zeros(choices.units, bool), ids, ids, nought)
-    return Run(track, books, units, jax.tree.map(lambda x: jnp.asarray(x, float), law.init()))
+    outlook = None
+    if choices.admission:
+        lengths = jnp.zeros((min(numbers.shares.shape[0], OUTLOOK_CLASSES), OUTLOOK_BINS))
+        outlook = Outlook(lengths, lengths, jnp.zeros((4, POINTS)), nought, nought)
+    return Run(track, books, units, jax.tree.map(lambda x: jnp.asarray(x, float), law.init()), outlook)
 
 
 def running(track: Track) -> Any:

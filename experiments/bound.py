@@ -91,11 +91,11 @@ def upper_bound(
     """
     demand, relaxed = relaxation_of(identified, workload, targets, limits, cut_s, factors=factors, bin_s=bin_s)
     attainment, point = _ratio(demand, relaxed)
-    n, given = len(demand.index), demand.given_requests
+    n, given = len(demand.rows), demand.given_requests
     clean = relaxed.requests(1 - CLEAN_SHARE).value + given if n else given
     everyone = n + given + demand.lost_requests
     served = np.full(len(workload), np.nan)
-    served[demand.index] = point
+    served[demand.rows] = point
     return Bound(
         attainment=attainment,
         goodput_tps=_goodput_tps(demand, relaxed, workload, cut_s),
@@ -113,6 +113,7 @@ def relaxation_of(
     cut_s: float = 0.0,
     *,
     factors: tuple[np.ndarray, np.ndarray] | None = None,
+    apart: bool = False,
     bin_s: float | None = None,
 ) -> tuple[Demand, Relaxation]:
     """The program behind the bound.
@@ -124,6 +125,7 @@ def relaxation_of(
         limits: of the engine.
         cut_s: as in `upper_bound` [s].
         factors: as in `upper_bound`.
+        apart: whether prompts have an engine of their own.
         bin_s: as in `upper_bound` [s].
 
     Returns:
@@ -140,9 +142,9 @@ def relaxation_of(
     if len(below.kinds) == 1 or not any(not k.mixed for k in below.kinds):  # one law for all steps: the smaller factor of the two
         least = dict.fromkeys(least, min(least.values()))
         known = None if known is None else dict.fromkeys(known, np.minimum(known[False], known[True]))
-    demand = demand_of(workload, targets, limits, below, least, cut_s)
+    demand = demand_of(workload, targets, limits, below, least, cut_s, known)
     shared = workload.prefix is not None and limits.prefix_cache == "on"
-    return demand, Relaxation(demand, below, limits, least, cut_s, factors=known, shared=shared, bin_s=bin_s)
+    return demand, Relaxation(demand, below, limits, least, cut_s, factors=known, shared=shared, apart=apart, bin_s=bin_s)
 
 
 def attainable(demand: Demand, relaxed: Relaxation, promise: float) -> bool:
@@ -156,14 +158,14 @@ def attainable(demand: Demand, relaxed: Relaxation, promise: float) -> bool:
     Returns:
         False if no policy can attain it.
     """
-    if not len(demand.index):
+    if not len(demand.rows):
         return demand.given >= promise * (demand.given + demand.lost)
     return relaxed.tokens(promise).value + demand.given * (1 - promise) >= -1e-9 * max(demand.asked, 1.0)
 
 
 def _ratio(demand: Demand, relaxed: Relaxation) -> tuple[float, np.ndarray]:
     """Dinkelbach: (A + F) / (B + F) <= r + max(g(r), 0) / least denominator, for every r."""
-    n, free = len(demand.index), demand.given
+    n, free = len(demand.rows), demand.given
     if not n:
         return (free / (free + demand.lost) if free + demand.lost > 0 else 1.0), np.zeros(0)
     least = free + (demand.asked if relaxed.cut_s == 0 else demand.lost + n)
@@ -182,10 +184,10 @@ def _ratio(demand: Demand, relaxed: Relaxation) -> tuple[float, np.ndarray]:
 
 
 def _goodput_tps(demand: Demand, relaxed: Relaxation, workload: Workload, cut_s: float) -> float:
-    """Tokens on time per second. A run that is not cut may end early, its last requests refused: every end is looked at."""
-    most = demand.given + (max(relaxed.tokens(0.0).value, 0.0) if len(demand.index) else 0.0)
+    """Tokens on time per second. A run in which all can be refused may end early: every end is looked at."""
+    most = demand.given + (max(relaxed.tokens(0.0).value, 0.0) if len(demand.rows) else 0.0)
     begin_s = float(workload.arrival_s[0])
-    if cut_s > 0:
+    if cut_s > 0 and (workload.arrival_s > cut_s).any():  # somebody is still to come: the run goes on to the cut
         return most / max(cut_s - begin_s, 1e-9)
     order = np.argsort(demand.earliest_s)
     by_then = np.minimum(np.cumsum(demand.earliest_tokens[order]), most)
@@ -204,7 +206,9 @@ def _said(demand: Demand, relaxed: Relaxation, requests: int) -> tuple[str, ...]
     if demand.lost_requests:
         said.append(f"{demand.lost_requests} requests can be served by no policy: they never fit, or their first token cannot come in time")
     if not demand.steady.all():
-        said.append(f"later tokens of {int((~demand.steady).sum())} requests cost nothing in it: to compute them anew is cheaper than to decode")
+        said.append(
+            f"later tokens of {int((~demand.steady).sum())} requests cost nothing in it: to compute them anew is cheaper than to decode"
+        )
     if relaxed.cut_s > 0:
         said.append("a first token just before the cut lowers what a late request owes; the bound allows for it")
     said += [f"left out of the plant: {text}" for text in relaxed.below.left_out]

@@ -67,7 +67,9 @@ class Program:
         """
         return float(np.concatenate(self._high)[variables].max(initial=0.0))
 
-    def rows(self, terms: list[tuple[np.ndarray, np.ndarray, np.ndarray | float]], right: np.ndarray | float, count: int, *, equal: bool = False) -> None:
+    def rows(
+        self, terms: list[tuple[np.ndarray, np.ndarray, np.ndarray | float]], right: np.ndarray | float, count: int, *, equal: bool = False
+    ) -> None:
         """New rows.
 
         Args:

@@ -47,7 +47,7 @@ class Envelope(NamedTuple):
 
     Args:
         kinds: of steps.
-        per_pair_s: extra of a prompt's attention work [s/token^2].
+        per_pair_s: extra of a prompt's attention work, per token^2 [s].
         per_prompt_s: extra of a prompt, however it is cut [s].
         left_out: terms of the plant that the planes do without.
     """

@@ -8,13 +8,14 @@ at least a token per ITL target, or owes tokens late.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from headway.experiments.certified import Largest, Program
 from headway.experiments.demand import Demand
-from headway.experiments.envelope import EXTRA, FLOOR, PER_DECODE, PER_KV, PER_PREFILL, Envelope
+from headway.experiments.envelope import EXTRA, FLOOR, PER_DECODE, PER_KV, PER_PREFILL, Envelope, StepKind
 from headway.models.signals import Limits
 
 BINS = 240
@@ -38,6 +39,7 @@ class Relaxation:
         *,
         factors: dict[bool, np.ndarray] | None = None,
         shared: bool = False,
+        apart: bool = False,
         bin_s: float | None = None,
     ) -> None:
         """Put the program together.
@@ -50,10 +52,11 @@ class Relaxation:
             cut_s: end of a run of fixed length; 0 for none [s].
             factors: noise of every step of this very run, by regime, shape (k,); None where only the smallest is known.
             shared: whether cache blocks are shared between requests.
+            apart: whether prompts have an engine of their own.
             bin_s: width of a bin; None chooses it [s].
         """
         self.demand, self.below, self.limits, self.least, self.cut_s = demand, below, limits, least, cut_s
-        d, n = demand, len(demand.index)
+        d, n = demand, len(demand.rows)
         self.begin_s = float(d.arrival_s.min()) if n else 0.0
         end_s = cut_s if cut_s > 0 else float((d.due_s + d.output * d.budget_s).max()) if n else 1.0
         span_s = max(end_s - self.begin_s, 1e-6)
@@ -62,13 +65,16 @@ class Relaxation:
         self.bins = max(1, math.ceil(span_s / wanted_s - 1e-9))
         self.bin_s = span_s / self.bins
         self.program = Program()
+        # late-owed tokens above these limits are never needed: every row that holds them is met there
+        self.most_owed = np.maximum(d.output * np.ceil(d.step_s / d.itl_s), span_s / d.itl_s)
         self.served = self.program.variables(n, np.where(d.arrival_s + d.first_s > d.due_s, 0.0, 1.0))
-        self.owed = self.program.variables(n, np.maximum(d.output - 1, 0.0))
+        self.owed = self.program.variables(n, self.most_owed)
         self.late_first = self.program.variables(n if cut_s > 0 else 0, 1.0)
-        self._steps(shared)
+        self._steps(shared, apart)
         self._prompts()
         self._pace()
         self._work()
+        self._stalls()
         if factors is not None:
             self._floors(factors)
 
@@ -109,18 +115,18 @@ class Relaxation:
         edge = edge + (1 if up else -1) * (np.abs(place - np.round(place)) < SURE)
         return np.clip(edge.astype(int), 0, self.bins)
 
-    def _steps(self, shared: bool) -> None:
+    def _steps(self, shared: bool, apart: bool) -> None:
         """Steps by kind and bin: their number, decodes, cache reads, prompt tokens and seconds, within what a step can hold."""
         program, b, at = self.program, self.bins, np.arange(self.bins)
-        self.kinds: list[dict[str, np.ndarray]] = []
-        time: list[tuple] = []
-        for kind in self.below.kinds:
+        self.kinds: list[tuple[StepKind, dict[str, np.ndarray]]] = []
+        time: list[list[Any]] = [[], []]
+        for kind, decodes, prompts in self._engines(apart):
             z, floor = self.least[kind.mixed], float(kind.planes[:, FLOOR].min())
             most = self.bin_s / max(z * floor, 1e-6)
-            v = {"steps": program.variables(b, most), "decodes": program.variables(b, most * kind.most_decodes)}
+            v = {"steps": program.variables(b, most), "decodes": program.variables(b, most * kind.most_decodes * decodes)}
             v["reads"] = program.variables(b, most * self.limits.kv_tokens / KILO if not shared else 0.0)
-            v["prefill"] = program.variables(b, most * kind.most_tokens if kind.mixed else 0.0)
-            v["extra"] = program.variables(b, self.bin_s / z if kind.mixed else 0.0)
+            v["prefill"] = program.variables(b, most * kind.most_tokens * prompts)
+            v["extra"] = program.variables(b, self.bin_s / z * prompts)
             v["seconds"], v["floors"] = program.variables(b, self.bin_s), program.variables(b, z * most)
             program.rows([(at, v["decodes"], 1.0), (at, v["steps"], -kind.most_decodes)], 0.0, b)
             program.rows([(at, v["decodes"], 1.0), (at, v["prefill"], 1.0), (at, v["steps"], -kind.most_tokens)], 0.0, b)
@@ -131,16 +137,32 @@ class Relaxation:
                 terms = [(at, v["floors"], row[FLOOR]), (at, v["decodes"], z * row[PER_DECODE]), (at, v["reads"], z * row[PER_KV] * KILO)]
                 terms += [(at, v["prefill"], z * row[PER_PREFILL]), (at, v["extra"], z * row[EXTRA]), (at, v["seconds"], -1.0)]
                 program.rows(terms, 0.0, b)
-            time.append((at, v["seconds"], 1.0))
-            self.kinds.append(v)
+            time[0 if decodes else 1].append((at, v["seconds"], 1.0))
+            self.kinds.append((kind, v))
+            self.streams += [v] if decodes else []
         self.spare = program.variables(b if self.cut_s > 0 else 0, self.bin_s)
         if self.cut_s > 0:
-            time.append((at, self.spare, 1.0))
-        program.rows(time, self.bin_s, b)
+            time[-1 if apart else 0].append((at, self.spare, 1.0))
+        for engine in time:
+            if engine:
+                program.rows(engine, self.bin_s, b)
+
+    def _engines(self, apart: bool) -> Iterator[tuple[StepKind, bool, bool]]:
+        """Kinds of steps, and whether streams and whether prompts are in them."""
+        self.streams: list[dict[str, np.ndarray]] = []
+        plain = any(not kind.mixed for kind in self.below.kinds)
+        for kind in self.below.kinds:
+            if not apart:
+                yield kind, True, kind.mixed
+            else:
+                if not (kind.mixed and plain):
+                    yield kind, True, False
+                if kind.mixed:
+                    yield kind, False, True
 
     def _prompts(self) -> None:
         """The prompt of a served request is computed between its arrival and its due time."""
-        d, program, n = self.demand, self.program, len(self.demand.index)
+        d, program, n = self.demand, self.program, len(self.demand.rows)
         first, last = self._bin(d.arrival_s), np.maximum(self._bin(d.due_s, up=True), self._bin(d.arrival_s) + 1)
         last = np.minimum(last, self.bins)
         width = last - first
@@ -152,7 +174,7 @@ class Relaxation:
                 continue
             part = program.variables(len(row), need[row])
             program.rows([(row, part, -1.0), (np.arange(n), self.served, need)], 0.0, n)
-            of_steps = [(bins, v[name], -1.0) for v in self.kinds]
+            of_steps = [(bins, v[name], -1.0) for _, v in self.kinds]
             program.rows([(at, part, 1.0), *of_steps], 0.0, self.bins)
         if self.cut_s > 0:  # a first token just before the cut, too late, leaves its request owing less than all
             planes = [self.least[k.mixed] * row for k in self.below.kinds if k.mixed for row in k.planes]
@@ -164,9 +186,9 @@ class Relaxation:
             program.rows([(rows, self.late_first, 1.0), (rows, self.served, 1.0)], 1.0, n)
 
     def _sum(self, name: str, most: float) -> np.ndarray:
-        """Running sum over the bins of what all kinds of steps hold."""
+        """Running sum over the bins of what the steps of the streams' engine hold."""
         at, total = np.arange(self.bins), self.program.variables(self.bins, most)
-        terms: list[Any] = [(at, v[name], 1.0) for v in self.kinds]
+        terms: list[Any] = [(at, v[name], 1.0) for v in self.streams]
         terms += [(at, total, -1.0), (at[1:], total[:-1], 1.0)]
         self.program.rows(terms, 0.0, self.bins, equal=True)
         return total
@@ -201,6 +223,37 @@ class Relaxation:
             terms.append((rows[some], total[first[some] - 1], 1.0))
             self.program.rows(terms, 0.0, len(i))
 
+    def _stalls(self) -> None:
+        """A step longer than the promise makes everybody late who is a stream meanwhile, decoded in it or not.
+
+        O >= sum of (y - B) / D over the steps of [due, arrival + e + least length of the stream]
+        """
+        d, program, at = self.demand, self.program, np.arange(self.bins)
+        if self.cut_s > 0:  # what is owed of a stream that stalls until the cut is capped, so the rows would not hold
+            return
+        hurried = np.where(d.step_s > d.budget_s, np.floor((d.step_s + d.itl_s) / d.itl_s - d.budget_s / d.itl_s), 0.0)
+        i = np.flatnonzero((hurried > 0) & (d.output > 1))  # not one gap of theirs can be on time
+        rows = np.arange(len(i))
+        program.rows([(rows, self.served[i], hurried[i] * (d.output[i] - 1)), (rows, self.owed[i], -1.0)], 0.0, len(i))
+        for budget_s, itl_s in sorted(set(zip(d.budget_s.tolist(), d.itl_s.tolist(), strict=True))):
+            mine = (d.budget_s == budget_s) & (d.itl_s == itl_s)
+            end_s = np.minimum(d.arrival_s + d.first_s + d.stream_s, self.begin_s + self.bins * self.bin_s)
+            first = np.ceil((d.due_s - self.begin_s) / self.bin_s + SURE).astype(int)
+            last = np.floor((end_s - self.begin_s) / self.bin_s - SURE).astype(int)
+            i = np.flatnonzero(mine & (first >= 0) & (last > first))
+            if not len(i):
+                continue
+            total, terms = program.variables(self.bins, self.bins * self.bin_s / itl_s), []
+            for v in self.streams:
+                over = program.variables(self.bins, self.bin_s / itl_s)
+                program.rows([(at, v["seconds"], 1 / itl_s), (at, v["steps"], -budget_s / itl_s), (at, over, -1.0)], 0.0, self.bins)
+                terms.append((at, over, 1.0))
+            program.rows([*terms, (at, total, -1.0), (at[1:], total[:-1], 1.0)], 0.0, self.bins, equal=True)
+            rows, some, most = np.arange(len(i)), first[i] > 0, (last[i] - first[i]) * self.bin_s / itl_s
+            terms = [(rows, total[last[i] - 1], 1.0), (rows, self.owed[i], -1.0), (rows, self.served[i], most)]
+            terms.append((rows[some], total[first[i][some] - 1], -1.0))
+            program.rows(terms, most, len(i))
+
     def _work(self) -> None:
         """Decodes and their cache reads come no later than the promise wants them, and no earlier than the request can."""
         d = self.demand
@@ -216,12 +269,12 @@ class Relaxation:
 
     def _between(self, name: str, low: np.ndarray, high: np.ndarray, relief: np.ndarray) -> None:
         """Keep a running sum between what the served must and what they can have had, both as running sums themselves."""
-        if any(self._fixed(v[name]) for v in self.kinds):
+        if any(self._fixed(v[name]) for v in self.streams):
             return
-        program, at, most = self.program, np.arange(self.bins), float(high[:, -1].sum()) + 1.0
+        program, at, most = self.program, np.arange(self.bins), float(np.maximum(high, low)[:, -1].sum()) + 1.0
         total = self._sum(name, 2 * most)
         must, can = program.variables(self.bins, most), program.variables(self.bins, most)
-        eased = program.variables(self.bins, float((relief * self.demand.output).sum()) + 1.0)
+        eased = program.variables(self.bins, float((relief * self.most_owed).sum()) + 1.0)
         for of, rows in ((must, low), (can, high)):
             rise = np.diff(rows, axis=1, prepend=0.0)
             i, b = np.nonzero(rise)
@@ -242,7 +295,7 @@ class Relaxation:
         sum over S of z_k >= l |S| - sum over k < K of max(l - z_k, 0) >= l |S| - m K - c
         """
         program, at = self.program, np.arange(self.bins)
-        for kind, v in zip(self.below.kinds, self.kinds, strict=True):
+        for kind, v in self.kinds:
             z = factors[kind.mixed]
             for level in np.quantile(z, (0.5, 0.95)):
                 short = np.maximum(level - z, 0.0)

@@ -37,7 +37,7 @@ class Setting(NamedTuple):
     """How the engines of a topology are run.
 
     Args:
-        name: "controller" or "static".
+        name: "controller"; "policy", its policy under a static budget; or "static", stock order with nothing else.
         candidate: law and policy of mixed replicas, or of the prefill pool.
         decode: of the decode pool; None where there is none.
         words: what a person would set.
@@ -128,10 +128,11 @@ class Comparison:
         one, other = mean_interval(split.attainment), mean_interval(self.mixed.attainment)
         told = {"split": "", "mixed": "; mixed is better", "no difference": "; neither is told to be better"}[self.verdict]
         kept = [c.pools.name for c in (self.mixed, *self.splits) if c.attainment.mean() >= self.wanted]
+        names = " and ".join([", ".join(kept[:-1]), kept[-1]] if len(kept) > 1 else kept) or "none of them"
         return (
             f"with {self.replicas} replicas, {split.pools.name} attains {100 * one.value:.1f} % {ends(one)} against "
             f"{100 * other.value:.1f} % {ends(other)} mixed: {100 * gain.value:+.1f} points {ends(gain)}{told}. "
-            f"{100 * self.wanted:.4g} % is attained by {' and '.join(kept) if kept else 'none of them'}"
+            f"{100 * self.wanted:.4g} % is attained by {names}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -241,7 +242,7 @@ def _budgets(problem: Problem) -> list[float]:
 def _mixed_settings(problem: Problem, pools: Pools, base: Candidate, draws: list[Draw]) -> list[Setting]:
     """The candidate, its policy under the best static budget, and the best stock setting; the grid meets what the first replica gets."""
     grid = static_grid(problem.limits)
-    budgets = [Candidate(StaticLaw(b), base.policy) for b in _budgets(problem)]
+    budgets = [_under(base.policy, b) for b in _budgets(problem)]
     rows = np.arange(0, len(draws[0].workload), pools.prefill)
     shares = [Draw(rows_of(d.workload, rows), *noise_of(d, 0)) for d in draws]
     measures = evaluate(problem.identified, [*(s.candidate() for s in grid), *budgets], shares, problem.targets, problem.limits)
@@ -249,7 +250,7 @@ def _mixed_settings(problem: Problem, pools: Pools, base: Candidate, draws: list
     ordered = budgets[int(np.argmax(np.round(measures[len(grid) :, :, ATTAINMENT].mean(axis=1), 12)))]
     return [
         Setting("controller", base, None, {"law": type(base.law).law}),
-        Setting("controller", ordered, None, {"law": "static", "token_budget": float(ordered.law.token_budget)}),  # pyright: ignore[reportAttributeAccessIssue]
+        Setting("policy", ordered, None, {"token_budget": float(ordered.law.token_budget)}),  # pyright: ignore[reportAttributeAccessIssue]
         Setting("static", stock.candidate(), None, {"token_budget": stock.token_budget, "running_limit": stock.running_limit}),
     ]
 
@@ -270,5 +271,5 @@ def _split_settings(problem: Problem, pools: Pools, base: Candidate, draws: list
 
 
 def _under(policy: Policy, token_budget: float) -> Candidate:
-    """A policy without chunks to keep small, under a budget that never moves."""
+    """A policy under a budget that never moves."""
     return Candidate(StaticLaw(token_budget), policy)

@@ -26,7 +26,7 @@ from headway.experiments.space import Space
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.goodput import summarise
 from headway.models.identified import IdentifiedPlant
-from headway.models.measures import ATTAINMENT, CLEAN
+from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S
 from headway.models.signals import Limits, Target
 from headway.models.workload import WorkloadSource
 
@@ -103,7 +103,8 @@ class Problem:
             draws: to compare them on.
 
         Returns:
-            Per candidate: objective, attainment, share of clean requests; means over the draws, shape (candidates, 3).
+            Per candidate: objective, attainment, share of clean requests, goodput [tokens/s], p99 ITL [s], infinite where there
+            is no gap; means over the draws, shape (candidates, 5).
         """
         measures = evaluate(self.identified, candidates, draws, self.targets, self.limits)
         attainment, clean = measures[..., ATTAINMENT].mean(axis=1), measures[..., CLEAN].mean(axis=1)
@@ -111,7 +112,8 @@ class Problem:
             value = capacity_factor(self.identified, candidates, draws, self.targets, self.limits)
         else:
             value = clean if self.objective == "requests" else attainment
-        return np.stack([value, attainment, clean], axis=1)
+        goodput_tps, itl_p99_s = measures[..., GOODPUT_TPS].mean(axis=1), measures[..., ITL_P99_S].mean(axis=1)
+        return np.stack([value, attainment, clean, goodput_tps, np.nan_to_num(itl_p99_s, nan=np.inf)], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,20 +206,29 @@ def _silent(_label: str, _fraction: float) -> None:
 def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: float = 0.0) -> int:
     """The candidate to keep: the best by the objective; for attainment, the one with most clean requests among near ties.
 
+    Of several that are equal in that too, the one with more goodput, then with the lower p99 ITL: at a load that is met all
+    over, the promise alone does not tell a fast setting from a slow one.
+
     Args:
         points: tried, in units.
-        scores: objective, attainment, clean share, shape (points, 3).
+        scores: as `Problem.scores`, shape (points, 5).
         objective: one of OBJECTIVES.
         floor: attainment of the best static setting, in [0, 1]: a near tie does not give up the lead over it.
 
     Returns:
         Index into points.
     """
-    value = scores[: len(points), 0]
+    scores = scores[: len(points)]
+    value = scores[:, 0]
     if objective != "attainment":
-        return int(np.argmax(value))
+        return int(_ranked(scores, 0)[0])
     near = np.flatnonzero(value >= max(value.max() - NEAR, min(floor, value.max())))
-    return int(near[np.argmax(scores[near, 2])])
+    return int(near[_ranked(scores[near], 2, 0)[0]])
+
+
+def _ranked(scores: np.ndarray, *first: int) -> np.ndarray:
+    """Rows of `Problem.scores`, the best first: by these columns, exact ties by goodput, then by p99 ITL, then as they came."""
+    return np.lexsort([scores[:, 4], -scores[:, 3], *(-np.round(scores[:, k], 12) for k in reversed(first))])
 
 
 def _best_static(problem: Problem, draws: list[Draw], timeout: float | None) -> tuple[Static, float]:
@@ -239,11 +250,11 @@ def _search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, s
     sobol = qmc.Sobol(len(space.free), rng=np.random.default_rng(effort.seed)).random(effort.sobol)
     points = [space.point(space.base), *(space.low + sobol * (space.high - space.low))]
     rough = problem.scores([space.candidate(p) for p in points], draws[: max(2, len(draws) // 3)])
-    order = np.argsort(-rough[:, 0])[: max(8, 4 * effort.starts)]
+    order = _ranked(rough, 0)[: max(8, 4 * effort.starts)]
     points = [points[i] for i in order]
     scores = problem.scores([space.candidate(p) for p in points], draws)
     rng = np.random.default_rng(effort.seed)
-    for k, i in enumerate(np.argsort(-scores[:, 0])[: effort.starts].tolist()):
+    for k, i in enumerate(_ranked(scores, 0)[: effort.starts].tolist()):
         tell = lambda part, k=k: say("descending", 0.3 + 0.6 * (k + part) / effort.starts)  # noqa: E731
         found, values = _descend(problem, space, draws, points[i], effort, rng, tell)
         points, scores = points + found, np.concatenate([scores, values])

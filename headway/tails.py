@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 TAILS = {"ttft_s": "TTFT", "itl_s": "ITL", "tpot_s": "TPOT"}
@@ -33,23 +33,30 @@ def tail(side: Any, name: str, q: str, show: Callable[[Any], str]) -> str:
     return show(value) + (f" [{show(ends[0])}, {'open' if ends[1] is None else show(ends[1])}]" if known else "")
 
 
-def refusals(sides: Mapping[str, Any]) -> list[str]:
-    """Why quantiles are not given, those with the same reason in one sentence.
+def refusals(sides: Mapping[str, Any], of_class: Container[str] | None = None) -> list[str]:
+    """Why quantiles are not given, those with the same reason in one sentence; of a class, where the reason is its own.
 
     Args:
         sides: heading to figures.
+        of_class: quantiles that are shown of a class, such as "ttft_s.p99"; None for all.
 
     Returns:
-        Such as "no TTFT p99.9: needs 2,995 requests, has 400 (controller)".
+        Such as "no TTFT p99.9: needs 2,995 requests, has 400 (controller)", or "no TTFT p99 of batch: needs ...".
     """
     found: dict[tuple[str, str], list[str]] = {}
     for heading, side in sides.items():
-        reasons: dict[str, list[str]] = {}
-        for place, why in (_under(side, "refused") or {}).items():
+        whole, classes = _under(side, "refused") or {}, _under(side, "classes") or {}
+        refused = {("", place): why for place, why in whole.items()}
+        for name in classes if len(classes) > 1 else ():
+            for place, why in (_under(classes, name, "refused") or {}).items():
+                if why != whole.get(place) and (of_class is None or place in of_class):
+                    refused[f" of {name}", place] = why
+        reasons: dict[tuple[str, str], list[str]] = {}
+        for (of, place), why in refused.items():
             name, _, q = place.partition(".")
-            reasons.setdefault(why, []).append(f"{TAILS.get(name, name)} {QUANTILE_WORDS.get(q, q)}")
-        for why, places in reasons.items():
-            found.setdefault((", ".join(places), why), []).append(heading.strip())
+            reasons.setdefault((of, why), []).append(f"{TAILS.get(name, name)} {QUANTILE_WORDS.get(q, q)}")
+        for (of, why), places in reasons.items():
+            found.setdefault((", ".join(places) + of, why), []).append(heading.strip())
     return [f"no {places}: {why}" + (f" ({', '.join(who)})" if "" not in who else "") for (places, why), who in found.items()]
 
 

@@ -36,7 +36,7 @@ from headway.models.outcome import (
 )
 from headway.models.quantiles import Quantile, blocks_of, gap_quantiles, quantiles
 from headway.models.signals import Target
-from headway.models.stability import Load, agreed, load_verdict, queue_verdict
+from headway.models.stability import Load, agreed, load_verdict, queue_verdict, seen_sentence
 
 __all__ = [
     "ABANDONED",
@@ -92,7 +92,7 @@ class Goodput:
         ci95: per "ttft_s", "itl_s", "tpot_s" the 95 % intervals by name, [low, high] [s]; high is None where it is open,
             all where refused.
         refused: why a quantile is not given, by place, such as "ttft_s.p999".
-        load_text: the verdict on the load with the numbers that decide it.
+        load_text: the verdict on the load with what decides it: the capacity, in numbers, or what the runs show.
         abandoned: share of requests whose client left with something late, in [0, 1].
         cancelled: share of requests whose client left with nothing late, in [0, 1].
         tpot_none: answers of one token among those that finished: they have no TPOT.
@@ -202,7 +202,7 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...], load: Load |
         preempted=int(sum(o.preempted for o in outcomes)),
         binding={k: _share(v, bound.sum()) for k, v in zip(BOUNDS, bound, strict=False) if k != "deferred" or v > 0},
         load=verdict,
-        load_text=load.sentence() if load is not None else verdict,
+        load_text=load.sentence() if load is not None else seen_sentence(verdict),
         classes=by_class,
         ci95={name: whole[f"{name}_ci95"] for name in ("ttft_s", "itl_s", "tpot_s")},
         tpot_none=int(((all_.status == FINISHED) & (all_.emitted == 1)).sum()),

@@ -107,7 +107,7 @@ def heapify(keys, ids, row, at, size):
         sink(keys, ids, row, at, k, size)
 
 
-@compiled
+@compiled_inline
 def drop_least(keys, ids, row, at, size):
     """Take away the entry that goes first; it stood at the heap's first column.
 

@@ -39,7 +39,8 @@ def emit(r, now_s, before_s, common_bin, targets, gaps):
         if gap > r.max_gap_s:
             r.max_gap_s = gap
         gaps[c, common_bin if r.last_s == before_s else gap_bin(gap)] += 1
-    if now_s > r.arrival_s + (targets[c, 0] + r.emitted * targets[c, 2]) * EXACT:
+    # as long as every token was on time, each comes before arrival + ttft + j itl
+    if r.on_time < r.owed and now_s > r.arrival_s + (targets[c, 0] + r.emitted * targets[c, 2]) * EXACT:
         r.after_deadline += 1.0
     r.emitted += 1.0
 
@@ -172,7 +173,7 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
     if e.n_ghosts > 0:
         bury_ghosts(req, e, ids, units, unit_ids)
     common, clients, unit_blocks = gap_bin(step_time_s), e.clients, e.unit_blocks
-    kept = 0
+    kept, ready, ready_kv, prompts = 0, 0.0, 0.0, 0
     for k in range(e.n_running):
         i = ids[RUNNING_IDS, k]
         r = req[i]
@@ -202,9 +203,17 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
             depart(i, r, e, ids, units, unit_ids, ghosts)
             end_request(i, req, e, ids, keys, status)
             continue
+        # counted for the next step while the record is at hand
+        if r.computed >= r.goal:
+            ready += 1.0
+            ready_kv += r.prompt + r.emitted
+        else:
+            if prompts == 0:
+                e.context = r.computed
+            prompts += 1
         ids[RUNNING_IDS, kept] = i
         kept += 1
-    e.n_running = kept
+    e.n_running, e.ready, e.ready_kv, e.prompts = kept, ready, ready_kv, prompts
 
 
 @compiled

@@ -20,6 +20,13 @@ FEWEST = 64
 STRETCHES = 8
 """Stretches of a run, after a warm-up of one fifth, over which drift is measured."""
 
+SEEN = {
+    "stable": "the runs' own backlog does not grow",
+    "unstable": "the runs' own backlog grows",
+    "uncertain": "the runs' own backlog does not say whether it grows",
+}
+"""What the runs show of the prompt work that nobody has served yet, by verdict."""
+
 BUSY = (0.2, 0.8)
 """Part of the requests, by their end, over which a flooded engine's capacity is counted: it has filled, and not begun to drain."""
 
@@ -47,17 +54,32 @@ class Load(NamedTuple):
         """The verdict with the numbers that decide it.
 
         Returns:
-            One line, such as "unstable, queue +2.4/s (load 1.24 of capacity)".
+            One line, such as "unstable, queue +2.4/s (load 1.24 of capacity)"; where the runs decided and not the capacity, it
+            says so.
         """
         if not math.isfinite(self.share):
-            return self.verdict
+            return seen_sentence(self.verdict)
         ends = f" [{self.low:.2f}, {self.high:.2f}]" if self.high > self.low else ""
         of = f"load {self.share:.2f}{ends} of a capacity of {self.capacity_rps:.3g}/s"
         grows = self.arriving_rps - self.capacity_rps
         if self.verdict == "unstable" and grows > 0:
             return f"unstable, queue +{grows:.2g}/s ({of})"
-        why = ": its interval holds 1" if self.verdict == "uncertain" and self.low <= 1 <= self.high else ""
-        return f"{self.verdict}{why} ({of})"
+        if self.verdict == "uncertain" and self.low <= 1 <= self.high:
+            return f"uncertain: its interval holds 1 ({of})"
+        # below 1 all over, the runs decide; where they agree with the capacity there is nothing to explain
+        return f"stable ({of})" if self.verdict == "stable" else f"{self.verdict}: {SEEN[self.verdict]}, though capacity is enough ({of})"
+
+
+def seen_sentence(verdict: str) -> str:
+    """A verdict that rests on the runs alone.
+
+    Args:
+        verdict: "stable", "unstable" or "uncertain", see `load_verdict`.
+
+    Returns:
+        One line, such as "stable: the runs' own backlog does not grow (no capacity was measured)".
+    """
+    return f"{verdict}: {SEEN[verdict]} (no capacity was measured)"
 
 
 def load_of(arriving_rps: float, capacity_rps: float, slower: float = 0.0, faster: float = 0.0, seen: str = "stable") -> Load:
@@ -85,6 +107,8 @@ def load_of(arriving_rps: float, capacity_rps: float, slower: float = 0.0, faste
         'unstable, queue +2.4/s (load 1.24 of a capacity of 10/s)'
         >>> load_of(9.5, 10.0, slower=0.2, faster=0.2).verdict
         'uncertain'
+        >>> load_of(5.0, 10.0, seen="unstable").sentence()
+        "unstable: the runs' own backlog grows, though capacity is enough (load 0.50 of a capacity of 10/s)"
     """
     if not (arriving_rps > 0 and capacity_rps > 0 and slower >= 0 and 0 <= faster < 1):
         raise ValueError(

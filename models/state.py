@@ -129,6 +129,9 @@ BOOKS = np.dtype(
         ("cut", "i8"),  # 1 if the budget cut a prompt
         ("unserved", "i8"),  # decodes that were due and got no token
         ("gave_way", "i8"),  # preemptions
+        ("ready", "f8"),  # requests that could decode when the last step ended
+        ("ready_kv", "f8"),  # cache tokens that they would read
+        ("context", "f8"),  # of the first running prompt that is not computed yet, computed so far
         ("prompts", "i8"),  # running prompts that are not computed yet
         ("pending", "i8"),  # prompts that want tokens
         ("since_prefill", "i8"),  # steps since one carried prompt tokens

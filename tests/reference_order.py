@@ -24,7 +24,7 @@ class Order:
     def renew_rate(self, waiting: list[Request], step: int) -> None:
         """The measured rate is used once it is more than 5 % off, but not soon again; who waits is then looked up anew."""
         off = abs(self.rate_tps - self.used_tps) > 0.05 * self.used_tps
-        if off and step - self.renewed_at >= max(32, len(waiting) // 4):
+        if off and step - self.renewed_at >= max(32, len(waiting)):
             self.used_tps, self.renewed_at = self.rate_tps, step
             for r in waiting:
                 self.look_up(r)
@@ -75,7 +75,7 @@ class Order:
         """Sorts first who goes first."""
         if r.emitted:
             return (0, 0, r.arrival_s, r.number)
-        behind = bool(self.weights) and self.deficit[r.kind] > 0
+        behind = bool(self.weights) and self.deficit[r.kind] > 1e-6
         last = r.degraded or (self.policy.triage == "defer" and self.infeasible(r, now_s))
         return (1 if behind else 2, last, self.key_s(r), r.number)
 

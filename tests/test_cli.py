@@ -237,7 +237,9 @@ def test_a_run_that_was_killed_goes_on_where_it_stood(
     with monkeypatch.context() as patch:
         patch.setattr(whole, "validate_stage", killed)
         assert main(arguments) == 130
-    assert "--resume" in capsys.readouterr().err
+        assert f"`headway run --resume {out}` goes on" in capsys.readouterr().err
+        assert main(["run", f"--resume={out}"]) == 130
+        assert f"`headway run --resume {out}` goes on" in capsys.readouterr().err
     assert (out / "controller.json").exists()
     assert not (out / "validation.json").exists()
     before = (out / "controller.json").stat().st_mtime_ns
@@ -249,6 +251,22 @@ def test_a_run_that_was_killed_goes_on_where_it_stood(
     assert set(data["stages"]) == {"trace", "fit", "tune", "validate", "export", "report"}
     assert (out / "report.html").stat().st_size > 10_000
     assert main(["report", str(out)]) == 0
+
+
+@pytest.mark.parametrize("line", ["record --out trace.parquet", "record --plan", "demo --out new", "run --trace t --workload w --out new"])
+def test_an_interrupt_speaks_of_a_run_only_where_there_is_one(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import headway.cli.app as application
+
+    class Interrupted:
+        def main(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(application.typer.main, "get_command", lambda _: Interrupted())
+    assert main(line.split()) == 130
+    assert capsys.readouterr().err == "headway: interrupted\n"
 
 
 def test_a_changed_file_of_a_finished_stage_is_made_anew(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,10 +197,21 @@ def test_the_command_plans_says_and_writes(tmp_path: Path, monkeypatch: pytest.M
     assert settings_of(json.loads(Path("plan.json").read_text()))[1] == SMALL
 
 
+def test_a_plan_goes_where_out_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for option in ("--out", "--out-plan"):
+        assert main(["record", "--plan", "--steps", "200", option, f"{option}.json", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["out"] == f"{option}.json"
+    assert {p.name for p in tmp_path.iterdir()} == {"--out.json", "--out-plan.json"}
+    assert settings_of(json.loads(Path("--out.json").read_text())) == settings_of(json.loads(Path("--out-plan.json").read_text()))
+
+
 BAD = {
     "record --plan --margin-width 0": "margin width must be in (0, 1)",
     "record --plan --from nope.json": "nope.json: no such file",
     "record --plan --design plan.json": "give one of them",
+    "record --plan --out a.json --out-plan b.json": "give one of them",
+    "record --out-plan b.json": "add --plan",
     "record --from plant.json": "add --plan",
     "record --design plan.json": "plan.json: expected schema 'headway/plan/1'",
     "record --plan --preset giant": "unknown preset 'giant'",

@@ -196,6 +196,27 @@ def test_steps_that_admission_bound_have_a_row_where_there_are_any(found: Findin
     assert re.findall(r"<td>([^<]*)</td>", row)[0] == "12.5 %"
 
 
+def test_the_parts_of_the_policy_in_force_are_shown_each_class_by_its_name(found: Findings) -> None:
+    controller = copy.deepcopy(found.controller)
+    assert controller is not None
+    targets = [{**controller["targets"][0], "name": name} for name in ("chat", "batch <b>")]
+    parts = {
+        "phases": "decode_first",
+        "prefill_every": {"value": 6.0, "unit": "steps"},
+        "class_shares": {"value": [3.0, 1.0], "unit": "weight, per class"},
+        "priority_s": {"value": [0.5, None, 1.0], "unit": "s, per class"},
+    }
+    controller |= {"targets": targets, "policy": {**controller["policy"], **parts}}
+    lines = Read(page(dataclasses.replace(found, controller=controller))).lines
+    for row in (
+        "policy.phases | decode_first |  | –",  # noqa: RUF001
+        "policy.prefill_every | 6 | steps | –",  # noqa: RUF001
+        "policy.class_shares | chat 3, batch <b> 1 | weight, per class | –",  # noqa: RUF001
+        "policy.priority_s | 0 0.5, 1 –, 2 1 | s, per class | –",  # noqa: RUF001
+    ):
+        assert row in [" ".join(line.split()).replace("| |", "|  |") for line in lines], row
+
+
 def test_the_report_says_when_the_engine_left_its_plant(found: Findings) -> None:
     alarm = "drift alarm at step 41 of run 2"
     assert any(grave and alarm in text for grave, text in cautions(found))

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headway.cli.sides import event_rows
+from headway.cli.sides import side_table as told_table
 from headway.cli.words import beside_lines, simulate_lines
 from headway.models.bottleneck import SUMS
-from headway.models.goodput import FINISHED, summarise
+from headway.models.goodput import ABANDONED, CANCELLED, FINISHED, summarise
 from headway.models.other_goodputs import DEFINITIONS
 from headway.models.signals import Target
 from headway.models.stability import load_of
@@ -75,7 +77,7 @@ def test_a_simulation_past_saturation_says_so_in_its_first_line_and_gives_no_ttf
     data = figures(rate_rps=12.4) | {"runs": 1, "warnings": []}
     text = "\n".join(simulate_lines(data))
     assert "load unstable, queue +2.4/s (load 1.24 of a capacity of 10/s)" in text
-    assert simulate_lines(figures(rate_rps=10.0) | {"runs": 1, "warnings": []})[0].startswith("400 requests in 1 runs, load uncertain")
+    assert simulate_lines(figures(rate_rps=10.0) | {"runs": 1, "warnings": []})[0].startswith("400 requests in 1 run, load uncertain")
     uncertain = simulate_lines(figures(rate_rps=10.0) | {"runs": 1, "warnings": []})
     assert any("no TTFT p50, TTFT p90, TTFT p99: it cannot be said whether the queue grows" in line for line in uncertain)
 
@@ -85,7 +87,43 @@ def test_what_stands_beside_a_simulation() -> None:
     assert lines[0] == "others' goodput: vllm_bench 100.0 %, aiperf 100.0 %, guidellm_tpot 0.0 %"
     assert any(line.startswith("worst class: chat 100") for line in lines)
     assert "steps' time: 75.0 % floor, 25.0 % prefill tokens" in lines
-    assert "preempted: 300 tokens computed again, 0 blocks moved" in lines
+
+
+def test_who_left_what_was_degraded_and_moved_is_told_only_where_it_happened() -> None:
+    quiet = figures() | {"recomputed_tokens": 0.0}
+    assert event_rows([quiet]) == []
+    status = [FINISHED] * 564 + [ABANDONED] * 24 + [CANCELLED] * 12
+    run = told(status, degraded=np.arange(600) < 30, degraded_on_time=np.zeros(600), recomputed=300.0, swapped_blocks=1200.0)
+    found = summarise([run], TARGETS[:1], load_of(1.0, 10.0)).to_json()
+    assert event_rows([found, quiet]) == [
+        ("clients left late", "4.0 %, 24", "0.0 %"),
+        ("clients left in time", "2.0 %, 12", "0.0 %"),
+        ("degraded", "5.0 %", "-"),
+        ("degraded: on time", "0.0 %", "-"),
+        ("computed again, tok", "300", "0"),
+        ("KV blocks moved", "1,200", "0"),
+    ]
+    assert ["clients", "left", "late", "4.0", "%,", "24"] in [line.split() for line in told_table({"": found})]
+    assert event_rows([quiet | {"hit_share": 0.25, "preempted": 3}]) == [("prefix cache hits", "25.0 %"), ("preempted", "3")]
+
+
+def test_a_quantile_of_a_class_that_is_refused_has_its_reason() -> None:
+    lines = told_table({"": figures()})
+    assert ["batch:", "p99", "TTFT", "-"] in [line.split() for line in lines]
+    for name in ("chat", "batch"):
+        assert f"no TTFT p99 of {name}: needs 299 requests, has 200" in lines
+    assert not any("p99.9 of" in line for line in lines), "only of the quantiles that are shown"
+    assert "no TTFT p99.9, TPOT p99.9 of batch: needs 2,995 requests, has 200 (one)" in refusals({"one": figures()})
+    same = {"refused": {"ttft_s.p99": "the queue grows"}}
+    assert refusals({"": same | {"classes": {"a": same, "b": {}}}}) == ["no TTFT p99: the queue grows"]
+
+
+def test_a_load_says_whether_the_capacity_or_the_runs_decided() -> None:
+    assert load_of(5.0, 10.0, seen="uncertain").sentence() == (
+        "uncertain: the runs' own backlog does not say whether it grows, though capacity is enough (load 0.50 of a capacity of 10/s)"
+    )
+    run = told([FINISHED] * 400, ttft_s=np.full(400, 0.1))
+    assert summarise([run], TARGETS[:1]).load_text == "stable: the runs' own backlog does not grow (no capacity was measured)"
 
 
 @pytest.mark.parametrize("rate_rps", [1.0, 10.0, 12.4])

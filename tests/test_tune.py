@@ -96,7 +96,7 @@ def test_a_load_that_any_setting_carries_is_no_better_and_says_so() -> None:
 
 def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing_found(problem, space, draws, effort, say):
-        return [space.point(space.base)], np.array([[0.0, 0.0, 0.0]])
+        return [space.point(space.base)], np.zeros((1, 5))
 
     monkeypatch.setattr(tuning, "_search", nothing_found)
     found = tune(problem(12.0), EFFORT)
@@ -113,7 +113,7 @@ def test_a_near_tie_is_no_reason_to_fall_back_to_the_static_setting(monkeypatch:
     def two_found(problem, space, draws, effort, say):
         low = space.point(space.base)
         points.update(best=low, near=np.clip(low + 1, space.low, space.high))
-        return list(points.values()), np.array([[0.950, 0.950, 0.1], [0.945, 0.945, 0.9]])
+        return list(points.values()), np.array([[0.950, 0.950, 0.1, 1.0, 0.1], [0.945, 0.945, 0.9, 1.0, 0.1]])
 
     monkeypatch.setattr(tuning, "_search", two_found)
     monkeypatch.setattr(tuning, "_best_static", lambda problem, draws, timeout: (Static(512, 32, timeout), 0.947))
@@ -156,7 +156,24 @@ def test_training_and_heldout_seeds_share_no_arrival() -> None:
     ],
 )
 def test_the_cleanest_of_the_near_best_is_chosen(scores: list[list[float]], objective: str, chosen: int) -> None:
-    assert choose([np.zeros(1)] * len(scores), np.array(scores), objective) == chosen
+    table = np.column_stack([np.array(scores), np.ones((len(scores), 2))])
+    assert choose([np.zeros(1)] * len(scores), table, objective) == chosen
+
+
+@pytest.mark.parametrize("objective", ["attainment", "requests", "capacity"])
+def test_an_exact_tie_goes_to_more_goodput_then_to_the_lower_p99_gap(objective: str) -> None:
+    tied = [[1.0, 1.0, 1.0, 1184.0, 0.067], [1.0, 1.0, 1.0, 1551.0, 0.030], [1.0, 1.0, 1.0, 1551.0, 0.016], [0.9, 0.9, 0.9, 2000.0, 0.01]]
+    assert choose([np.zeros(1)] * 4, np.array(tied), objective) == 2
+    less = [[1.0, 1.0, 1.0, 1184.0, np.inf], [0.999, 0.999, 0.999, 1551.0, 0.016]]
+    assert choose([np.zeros(1)] * 2, np.array(less), objective) == 0, "no tie"
+
+
+def test_a_load_that_is_met_all_over_is_not_tuned_into_a_slower_engine() -> None:
+    light = problem(0.5)
+    draws, free = light.draws(EFFORT, heldout=False), ("stride",)
+    found = tune(light, dataclasses.replace(EFFORT, heldout_seeds=3), free=free)
+    base, chosen = light.scores([found.default.candidate, found.tuned.candidate], draws)
+    assert chosen[2] > base[2] or chosen[3] >= base[3] - 1e-9
 
 
 # what it is compared with

@@ -70,6 +70,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
+FOLDERS = {"run": None, "demo": os.path.join("runs", "demo")}
+"""Commands that make a run, with their folder where none is given."""
+
 BAD_INPUT, NOT_MET = 2, 1
 """Exit statuses."""
 
@@ -124,8 +127,25 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         return _reported(error)
     if result == INTERRUPTED:  # typer answers an interrupt with this status and no word
-        fail("interrupted; stages of a run that were finished stay, `headway run --resume RUN` goes on from there")
+        folder = _begun(given)
+        stays = f"; finished stages stay in {folder}, `headway run --resume {folder}` goes on from there" if folder else ""
+        fail(f"interrupted{stays}")
     return result if isinstance(result, int) else 0
+
+
+def _begun(given: list[str]) -> str | None:
+    """The run folder that an interrupted command has begun, where it is one that makes a run and got so far."""
+    command = next((word for word in given if not word.startswith("-")), None)
+    if command not in FOLDERS:
+        return None
+    from headway.experiments.run import MANIFEST
+
+    folder = FOLDERS[command]
+    for option, value in zip(given, [*given[1:], ""], strict=True):
+        name, equals, joined = option.partition("=")
+        if name in ("--out", "--resume"):
+            folder = joined if equals else value
+    return folder if folder and os.path.isfile(os.path.join(folder, MANIFEST)) else None
 
 
 def _reported(error: Exception) -> int:

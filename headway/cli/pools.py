@@ -104,8 +104,8 @@ def transfer_given(text: str) -> float:
         ValueError: a text that is no time per token.
 
     Example:
-        >>> transfer_given("40us/token")
-        4e-05
+        >>> transfer_given("2ms/token")
+        0.002
     """
     time, slash, unit = text.partition("/")
     if not slash or unit.strip() != "token":

@@ -36,7 +36,9 @@ Width = Annotated[str, typer.Option("--margin-width", help="Plan: how wide the m
 @app.command()
 def record(
     engine: Annotated[str, typer.Option("--engine", help="What to record: kernels.")] = "kernels",
-    out: Annotated[Path, typer.Option("--out", help="Where to write the trace.")] = Path("trace.parquet"),
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write the trace, or the plan. [default: trace.parquet, of a plan: plan.json]")
+    ] = None,
     preset: Annotated[str, typer.Option("--preset", help="Size of the llm: tiny (CPU) ... 8b (GPU).")] = "tiny",
     steps: Annotated[int | None, typer.Option("--steps", min=100, help="Steps to record. [default: 2000, or what the plan says]")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Record nothing: propose what to record next.")] = False,
@@ -45,7 +47,7 @@ def record(
     format: Format = "auto",  # the option's own name
     width: Width = "2%",
     epsilon: Epsilon = None,
-    out_plan: Annotated[Path, typer.Option("--out-plan", help="Plan: where to write it.")] = Path("plan.json"),
+    out_plan: Annotated[Path | None, typer.Option("--out-plan", help="Plan: where to write it, as --out.")] = None,
     design: Design = None,
     kv_tokens: KvTokens = None,
     block: Block = None,
@@ -63,12 +65,18 @@ def record(
     if plan:
         if design is not None:
             raise ValueError("--plan proposes a design and --design runs one; give one of them")
-        _plan(known, traces, preset, limits, steps, width, epsilon, seed, format, out_plan, json)
+        if out is not None and out_plan is not None:
+            raise ValueError(f"--out {out} and --out-plan {out_plan} both say where the plan goes; give one of them")
+        option = "--out" if out is not None else "--out-plan"
+        _plan(known, traces, preset, limits, steps, width, epsilon, seed, format, option, out or out_plan or Path("plan.json"), json)
         return
     if known is not None or traces or epsilon is not None:
         raise ValueError("--from, --trace and --epsilon say what is known to a plan; add --plan, or leave them out")
+    if out_plan is not None:
+        raise ValueError(f"--out-plan {out_plan} says where a plan goes; add --plan, or name the trace with --out")
     from headway.engines.live import record_stage
 
+    out = out or Path("trace.parquet")
     not_over_inputs("--out", out, [design])
     with progress_bar() as bar:
         result = record_stage(engine, out, preset=preset, steps=steps, limits=limits, seed=seed, design=design, progress=bar)
@@ -92,12 +100,13 @@ def _plan(
     epsilon: str | None,
     seed: int,
     format: str,
+    option: str,
     out: Path,
     json: bool,
 ) -> None:
     from headway.planning import plan_stage
 
-    not_over_inputs("--out-plan", out, [known, *(traces or [])])
+    not_over_inputs(option, out, [known, *(traces or [])])
     with progress_bar() as bar:
         result = plan_stage(
             out,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from headway.cli.fitted import binding_lines, coefficient_lines, ends_text, structure_lines
-from headway.cli.terminal import ms, percent, table, warning_lines
+from headway.cli.sides import side_table
+from headway.cli.terminal import ms, percent, warning_lines
 from headway.notes import ordered
-from headway.tails import QUANTILE_WORDS, TAILS, refusals, tail
 
 
 def rows_line(rows: dict[str, Any]) -> str:
@@ -86,56 +86,17 @@ def engine_line(engine: dict[str, Any]) -> str:
     )
 
 
-SIDE_ROWS = (
-    ("attainment", "attainment", percent),
-    ("clean requests", "request_attainment", percent),
-    ("goodput, tok/s", "goodput_tps", lambda x: f"{x:,.0f}"),
-    ("throughput, tok/s", "throughput_tps", lambda x: f"{x:,.0f}"),
-    ("shed", "shed", percent),
-)
-
-
-def side_table(sides: dict[str, dict[str, Any]]) -> list[str]:
-    """Figures of several contenders side by side.
+def counted(n: int, noun: str) -> str:
+    """A number of things.
 
     Args:
-        sides: by heading, each as `headway simulate --json`.
+        n: how many.
+        noun: of one; more take an s.
 
     Returns:
-        Lines.
+        Such as "1 run", or "2 runs".
     """
-    rows: list[tuple[str, ...]] = [("", *sides)] if any(sides) else []
-    rows += [(label, *(show(s[name]) for s in sides.values())) for label, name, show in SIDE_ROWS]
-    for name, label in TAILS.items():
-        for q in ("p50", "p99", "p999"):
-            rows.append((f"{label} {QUANTILE_WORDS[q]}", *(tail(s, name, q, ms) for s in sides.values())))
-    rows.append(("longest gap", *(ms(s["max_gap_s"]) for s in sides.values())))
-    return [*table([*rows, *class_rows(list(sides.values()))]), *refusals(sides)]
-
-
-def class_rows(sides: list[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Attainment, tails and shed share of each class, where there are several.
-
-    Args:
-        sides: each as `headway simulate --json`.
-
-    Returns:
-        Rows for `table`; none for a single class.
-    """
-    names = list(dict.fromkeys(name for s in sides for name in s["classes"]))
-    if len(names) < 2:
-        return []
-    rows = []
-    for name in names:
-        of = [s["classes"].get(name, {}) for s in sides]
-        rows += [
-            (f"{name}: attainment", *(percent(c.get("attainment")) for c in of)),
-            (f"{name}: clean requests", *(percent(c.get("request_attainment")) for c in of)),
-            (f"{name}: p99 ITL", *(ms(c.get("itl_p99_s")) for c in of)),
-            (f"{name}: p99 TTFT", *(ms(c.get("ttft_p99_s")) for c in of)),
-            (f"{name}: shed", *(percent(c.get("shed")) for c in of)),
-        ]
-    return rows
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
 
 
 def found_text(check: dict[str, Any]) -> str:
@@ -194,7 +155,7 @@ def simulate_lines(data: dict[str, Any]) -> list[str]:
     }
     bound = ", ".join(f"{percent(share)} {words[name]}" for name, share in data["binding"].items())
     lines = [
-        f"{data['requests']:,} requests in {data['runs']} runs, load {data['load_text']}",
+        f"{data['requests']:,} requests in {counted(data['runs'], 'run')}, load {data['load_text']}",
         *side_table({"": data}),
         f"steps bound: {bound}",
     ]
@@ -219,8 +180,6 @@ def beside_lines(data: dict[str, Any]) -> list[str]:
         time = data["resources"]["time"]
         parts = [f"{percent(share)} {TIME_WORDS[name]}" for name, share in sorted(time.items(), key=lambda x: -x[1]) if share >= 0.005]
         lines.append(f"steps' time: {', '.join(parts)}")
-    if data["recomputed_tokens"] or data["swapped_blocks"]:
-        lines.append(f"preempted: {data['recomputed_tokens']:,.0f} tokens computed again, {data['swapped_blocks']:,.0f} blocks moved")
     return lines
 
 
@@ -301,7 +260,7 @@ def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:
         "its prediction": data["predicted"]["best_static"],
     }
     mark = lambda check: "yes" if check["ok"] else "NO "  # noqa: E731
-    lines = [f"outcome    {data['outcome']} on engine {data['engine']}, {data['runs']} runs each", *side_table(sides)]
+    lines = [f"outcome    {data['outcome']} on engine {data['engine']}, {counted(data['runs'], 'run')} each", *side_table(sides)]
     lines += [f"  {mark(c)}  {c['name']}: {c['bar']}; found {found_text(c)}" for c in [*data["gates"], *data["checks"]]]
     ci = data["gain_ci95"]
     span = f" [{ci[0] * 100:+.1f}, {ci[1] * 100:+.1f}]" if ci[0] is not None else ""

@@ -72,8 +72,7 @@ BODY = """- `step_time_s` is start to start of consecutive steps on a monotonic 
 - A reading that cannot be true, or is not of the one step that ended last, holds the last command; `counts` has them by
   kind ({kinds}). `no_authority` counts late steps that no budget can shorten: act by admission there.
 - {watchdog}
-- Order is "{order}", triage is "{triage}": `key` and `turn_away` follow them. Between two changes of `used_tps`, the prefill
-  rate that estimates are made with, keys stand still: sort anew only then{behind}.
+- Order is "{order}", triage is "{triage}": `key` and `turn_away` follow them.
 {parts}{admission}
 {fallback}{classes}
 ## What it holds
@@ -138,7 +137,6 @@ def readme(record: ControllerRecord, guard: Guard, content_sha256: str, certific
         chunk=f", and one request gets at most {chunk:,} prompt tokens in a step" if chunk > 0 else "",
         order=policy.order,
         triage=policy.triage,
-        behind=', and once a step, for "defer" ranks behind' if policy.triage == "defer" else "",
         parts=_parts(record) if python else "",
         fallback=_fallback(record),
         classes=_classes(record),
@@ -179,8 +177,13 @@ def _admission(record: ControllerRecord, language: str) -> str:
 
 
 def _parts(record: ControllerRecord) -> str:
-    """What else `key` must be told, for the parts of the policy that are on."""
-    policy, lines = record.candidate.policy, ""
+    """When keys change, and what `key` must be told for the parts of the policy that are on."""
+    policy = record.candidate.policy
+    behind = ', and once a step, for "defer" ranks behind who became infeasible' if policy.triage == "defer" else ""
+    lines = (
+        "- Keys stand still until `used_tps` changes, the prefill rate that estimates are made with: take them anew only then"
+        f"{behind}.\n  Say in `waiting_requests` how many wait, and it changes more seldom where they are many.\n"
+    )
     if policy.triage == "degrade":
         lines += (
             f"- Once `degrades(...)` is true of a waiting request, both its targets are {float(policy.degrade):g} times its class's: say\n"

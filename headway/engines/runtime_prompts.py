@@ -13,9 +13,9 @@ BEHIND_S = 1e6
 """Added to the key of a deferred or degraded request: behind every feasible one, among themselves still by key [s]."""
 STREAM_S = 1e7
 """Taken from the key of a request that has emitted: its client is already watching a stream [s]."""
-RENEW, RENEW_STEPS, RENEW_SHARE = 0.05, 32, 4
-"""Relative change of the measured rate at which estimates take the new one, fewest steps in between, and how many who wait are
-worth one more step: keys stand still in between."""
+RENEW, RENEW_STEPS = 0.05, 32
+"""Relative change of the measured rate at which estimates take the new one, and fewest steps in between, more where more wait:
+keys stand still in between."""
 
 RATE_GAIN, RATE_TOKENS = 0.02, 64.0
 """Of the running mean of the prefill rate: weight of one step, and the fewest prompt tokens that make a step count."""
@@ -85,7 +85,7 @@ class Prompts:
     def observe(self, step_time_s: float, prefill_tokens: float) -> None:
         """Count a step and keep the running mean of the prefill rate. `update` does it; for an engine that uses no more than this.
 
-        Estimates take the mean where it is 5 % off the rate they use and the last renewal is at least 32 steps, or a quarter of
+        Estimates take the mean where it is 5 % off the rate they use and the last renewal is at least 32 steps, or as many as
         `waiting_requests`, ago: until then `used_tps`, and with it every key, stands still.
 
         Args:
@@ -95,7 +95,7 @@ class Prompts:
         self._steps += 1
         if prefill_tokens >= RATE_TOKENS:
             self.rate_tps += RATE_GAIN * (prefill_tokens / step_time_s - self.rate_tps)
-        apart = max(RENEW_STEPS, self.waiting_requests // RENEW_SHARE)
+        apart = max(RENEW_STEPS, self.waiting_requests)
         if self._steps - self._renewed >= apart and abs(self.rate_tps - self.used_tps) > RENEW * self.used_tps:
             self.used_tps, self._renewed = self.rate_tps, self._steps
 
