@@ -78,7 +78,9 @@ def drive(
     """
     limits = engine.limits
     if limits.scheduling != "sync":
-        raise ValueError(f"scheduling must be 'sync' where steps are run one after the other, got {limits.scheduling!r}; simulate it instead")
+        raise ValueError(
+            f"scheduling must be 'sync' where steps are run one after the other, got {limits.scheduling!r}; simulate it instead"
+        )
     p, law, classes = pack_policy(candidate.policy, candidate.law, targets, limits, plant), candidate.law.pack(), pack_targets(targets)
     s = fresh_state(workload, len(targets), limits, p[RATE_TPS])
     e, signals, log, habits = s.books[0], np.zeros(SIGNALS), np.zeros((0, len(LOG_COLUMNS))), habits_of(p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headway.models.compiled import compiled
-from headway.models.goodput import CLEAN_SHARE, FINISHED, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED
+from headway.models.goodput import ABANDONED, CLEAN_SHARE, FINISHED, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED
 
 (ATTAINMENT, CLEAN, GOODPUT_TPS, THROUGHPUT_TPS, SHED, ITL_P99_S, MAX_GAP_S, STEPS, ON_TIME, OWED, END_S, MEASURES) = range(12)
 """Places in the measures of `evaluate`."""
@@ -61,7 +61,7 @@ def measure(req, books, gaps, targets, out):
         arrived += 1.0 if r.status != FUTURE else 0.0
         decided += 1.0 if r.owed > 0.0 or r.status == FINISHED or r.status >= REJECTED else 0.0
         if r.status >= REJECTED:
-            shed += 1.0
+            shed += 1.0 if r.status != ABANDONED else 0.0
         elif r.met > 0.0 and r.on_time >= CLEAN_SHARE * r.owed - 1e-9:
             clean += 1.0
     end_s = books[0].settled_s
