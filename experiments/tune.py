@@ -19,7 +19,7 @@ from scipy.stats import qmc
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Candidate, Draw, draw, evaluate, simulate
 from headway.experiments.baseline import EARLY, Static, best, static_grid
-from headway.experiments.capacity import capacity_factor
+from headway.experiments.capacity import capacity_factor, class_capacity_factors
 from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
 from headway.experiments.sensitivity import dead_sentence, sensitivities
 from headway.experiments.space import Space
@@ -129,7 +129,8 @@ class Tuned:
         gain: of the objective over the best static setting, paired, held-out.
         gain_early: over the static setting with a timeout.
         outcome: "better" or "no better".
-        capacity_rps: where the objective is capacity: of the tuned, the static, the timeout setting [requests/s].
+        capacity_rps: where the objective is capacity: of the tuned, the static, the timeout setting; where there are classes, the
+            rate of all together at which each class still keeps its promise under the tuned one [requests/s].
         warnings: sentences, among them what lies outside the trace's hull.
         tried: candidates compared on the training seeds.
         problem: what was tuned for.
@@ -330,6 +331,10 @@ def _judge(
         ]
         values = [np.array(v) * d_rate(draws) for v in per_draw]
         capacity = {name: float(v.mean()) for name, v in zip(("controller", "best_static", "best_timeout"), values, strict=True)}
+        if len(problem.targets) > 1:
+            apart = class_capacity_factors(problem.identified, sides[0].candidate, draws, problem.targets, problem.limits)
+            rate_rps = float(d_rate(draws).mean())
+            capacity |= {f"controller, {t.name}": float(f) * rate_rps for t, f in zip(problem.targets, apart, strict=True)}
     gain, gain_early = gain_interval(values[1], values[0]), gain_interval(values[2], values[0])
     outcome = "better" if gain.low > 0 else "no better"
     best_found, static_side, early_side, hindsight_side, default_side = sides

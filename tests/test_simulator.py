@@ -149,13 +149,15 @@ def test_no_step_exceeds_a_limit_and_none_is_empty(problem: Problem) -> None:
     limits, policy, log = problem.limits, problem.candidate.policy, columns(run(problem, cut_s=20.0))
     tokens = log["decode_requests"] + log["prefill_tokens"]
     assert (tokens >= 1).all()
-    assert (tokens <= log["token_budget"]).all()
+    if limits.scheduling == "sync":  # else who has ended rides along, whatever the budget is
+        assert (tokens <= log["token_budget"]).all()
     assert (log["token_budget"] <= limits.max_tokens).all()
     assert (log["free_blocks"] >= 0).all()
     assert (log["free_blocks"] <= limits.blocks).all()
     assert (log["running"] <= min(policy.running_limit, limits.max_seqs)).all()
-    if policy.chunk_tokens:
-        assert (log["prefill_tokens"] <= policy.chunk_tokens * log["prefill_requests"]).all()
+    if policy.chunk_tokens:  # stock order lifts the cap where one request is there alone
+        alone = (policy.order == "fcfs") & (log["prefill_requests"] == 1)
+        assert ((log["prefill_tokens"] <= policy.chunk_tokens * log["prefill_requests"]) | alone).all()
 
 
 @settings(max_examples=80)

@@ -16,7 +16,7 @@ from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Draw, evaluate
 from headway.experiments import tune as tuning
 from headway.experiments.baseline import EARLY, Static, best, static_grid
-from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor
+from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor, class_capacity_factors
 from headway.experiments.free import free_parameters
 from headway.experiments.load import load_curve
 from headway.experiments.statistics import gain_interval, mean_interval
@@ -170,7 +170,7 @@ def test_an_exact_tie_goes_to_more_goodput_then_to_the_lower_p99_gap(objective: 
 
 def test_a_load_that_is_met_all_over_is_not_tuned_into_a_slower_engine() -> None:
     kept = dataclasses.replace(problem(12.0), targets=(Target(5.0, 0.5),))
-    found = tune(kept, dataclasses.replace(EFFORT, heldout_seeds=2, sobol=32), free=("stride",), policy={"stride": 1.0})
+    found = tune(kept, dataclasses.replace(EFFORT, heldout_seeds=2, sobol=32), free=("running_limit",), policy={"running_limit": 8.0})
     base, chosen = kept.scores([found.default.candidate, found.tuned.candidate], kept.draws(EFFORT, heldout=False))
     assert base[:3].tolist() == chosen[:3].tolist() == [1.0, 1.0, 1.0]
     assert chosen[3] > base[3], "it started at a slow setting, and a faster one keeps the promise as well"
@@ -271,6 +271,20 @@ def test_capacity_says_so_where_no_rate_is_carried_or_every_rate_is() -> None:
     stock = Static(100, 8).candidate()
     assert capacity_factor(identified, [stock], draws, (Target(0.05, 0.2),), limits)[0] == pytest.approx(LOWEST)
     assert capacity_factor(identified, [stock], draws, (Target(1e9, 0.2),), limits)[0] == pytest.approx(HIGHEST, rel=0.006)
+
+
+def test_each_class_has_a_capacity_of_its_own() -> None:
+    identified, draws, limits = ten_per_second(1.0)
+    stock = Static(100, 8).candidate()
+    workload = draws[0].workload
+    two = [d._replace(workload=dataclasses.replace(workload, class_id=np.arange(len(workload)) % 2)) for d in draws]
+    tight, loose = Target(0.15, 0.2, epsilon=0.01, name="tight"), Target(1e9, 1e8, name="loose")
+    found = class_capacity_factors(identified, stock, two, (tight, loose), limits)
+    assert found[1] == pytest.approx(HIGHEST, rel=0.006)
+    assert LOWEST < found[0] < 0.9 * found[1]
+    alike = class_capacity_factors(identified, stock, two, (tight, dataclasses.replace(tight, name="other")), limits)
+    whole = capacity_factor(identified, [stock], two, (tight, tight), limits)[0]
+    assert min(alike) * 0.98 <= whole <= max(alike) * 1.02
 
 
 def test_a_load_curve_is_what_each_load_measures() -> None:
