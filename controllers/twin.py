@@ -24,7 +24,7 @@ from headway.controllers.twin_load import Choices, Load, Numbers, choices_of, lo
 from headway.controllers.twin_order import arrive, leave, renew
 from headway.controllers.twin_settle import give_back, measured, owed, settle
 from headway.controllers.twin_state import Books, Run, count, fresh_run, running, waiting
-from headway.models.goodput import CLEAN_SHARE, FINISHED, FUTURE, REJECTED, RUNNING
+from headway.models.goodput import ABANDONED, CLEAN_SHARE, FINISHED, FUTURE, REJECTED, RUNNING
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import (
     ATTAINMENT,
@@ -211,7 +211,7 @@ def measures(load: Load, run: Run) -> Any:
     found = {
         ATTAINMENT: on / jnp.maximum(due, 1e-9),
         CLEAN: clean / jnp.maximum(decided, 1.0),
-        SHED: count(lost) / jnp.maximum(arrived, 1.0),
+        SHED: count(lost & (track.status != ABANDONED)) / jnp.maximum(arrived, 1.0),
         GOODPUT_TPS: on / span,
         THROUGHPUT_TPS: jnp.sum(track.emitted) / span,
         ITL_P99_S: jnp.asarray(jnp.nan, float),

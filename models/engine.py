@@ -20,7 +20,8 @@ class Step(NamedTuple):
         tokens: prompt tokens to prefill, or 1 for a decode, shape (m,), int64.
         context: tokens of the request already in the cache before this step, shape (m,), int64.
         decode: True where the row emits one more token after its prompt, shape (m,), bool.
-        released: requests whose cache is free again since the step before (finished or preempted), shape (q,), int64.
+        released: requests whose cache is free again since the step before (finished or preempted; among them may be one that
+            gave way before it got any token), shape (q,), int64.
         moved_blocks: cache blocks moved out or back in since the step before [blocks].
     """
 

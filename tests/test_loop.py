@@ -73,7 +73,7 @@ class Ledger(Engine):
 
     def execute(self, step: Step) -> float:
         for i in step.released.tolist():
-            del self.cached[i]
+            self.cached.pop(i, None)  # one that was let in and gave way while the step was composed never got here
         assert len(step.request)
         assert len(set(step.request.tolist())) == len(step.request)
         for i, tokens, context, decode in zip(*(x.tolist() for x in step[:4]), strict=True):

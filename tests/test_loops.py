@@ -121,9 +121,9 @@ def test_the_loop_of_the_tracker_is_its_recursion(kb: float, g: float, ratio: fl
     a[:2, -2:] -= (ratio - 1) * np.array([[kb, kb], [g, g]])  # v_k-d = (ratio - 1) F, F = -(b + q)
     radius = float(np.abs(np.linalg.eigvals(a)).max())
     found = closed_radius(*predicted_transfer(kb, g, ratio, delay))
-    if g < 1e-6:
-        radius = min(radius, max(abs(np.linalg.eigvals(a[::2, ::2]))))  # a quantile that does not move is no part of the loop
-    assert found == pytest.approx(radius, rel=1e-5)
+    without = max(abs(np.linalg.eigvals(a[::2, ::2])))
+    # a quantile that does not move is no part of the loop; one that hardly moves is, as far as its pole stands apart from the zero
+    assert found == pytest.approx(radius, rel=1e-5) or (g < 1e-6 and found == pytest.approx(without, rel=1e-5))
 
 
 def settled_swing(law, plant: RegimePlant, delay: int) -> float:
@@ -159,7 +159,8 @@ def test_predicted_and_simulated_stability_agree(kind: str, ki: float, kp: float
     if 0.97 < radius < 1.03:
         return
     swing = settled_swing(law, true, delay)
-    assert (swing <= 8) if radius < 1 else (swing > 100), radius
+    # commands are whole tokens: that alone keeps a loop of this radius going by up to 1 / (1 - radius), in either direction
+    assert (swing <= max(8, 2 / (1 - radius))) if radius < 1 else (swing > 100), radius
 
 
 def test_the_density_at_the_quantile() -> None:

@@ -192,7 +192,7 @@ def _changed(**fields: Any) -> Any:
         (_changed(residuals={"decode": []}), "plant.json lacks or misstates residuals: 'mixed'; write it anew with `headway fit`"),
         (_changed(residuals={"decode": [math.nan], "mixed": []}), "residuals must be finite numbers; write plant.json anew"),
         (_changed(engine={"kv_tokens": 8, "block_tokens": 16}), "kv_tokens must hold at least one block of 16 tokens, got 8"),
-        (_changed(engine={"kv_tokens": 800, "reservation": "some"}), "reservation must be 'chunk' or 'full', got 'some'"),
+        (_changed(engine={"kv_tokens": 800, "reservation": "some"}), "reservation must be 'gate' or 'chunk' or 'full', got 'some'"),
         (_changed(engine={"kv_tokens": 800, "colour": "red"}), "plant.json lacks or misstates"),
         (_changed(coefficients={}), "coefficients of structure 'regimes': missing ["),
     ],
