@@ -58,7 +58,8 @@ def _compile(function: Any, **options: Any) -> Any:
     before = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]  # numba fills its config at run time
     numba.config.CACHE_DIR = _FOLDER  # pyright: ignore[reportAttributeAccessIssue]
     try:
-        return numba.njit(cache=bool(_FOLDER), **options)(function)
+        # a branch at every division to raise on a zero costs a step a twentieth; divisors are checked at the doors
+        return numba.njit(cache=bool(_FOLDER), error_model="numpy", **options)(function)
     finally:
         numba.config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
 
