@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headway.controllers.decodes import ANY, IN_TIME, OVERDUE, count_unserved, serve_all_decodes, serve_decodes
+from headway.controllers.decodes import ANY, OVERDUE, count_unserved, serve_all_decodes, serve_decodes
 from headway.controllers.policy import BLOCK, DECODE_EVERY, MAX_TOKENS, PHASE, PREFILL_EVERY, SHARES
 from headway.controllers.prompts import list_prompts, serve_prompts
 from headway.controllers.queue import push_key
@@ -43,6 +43,8 @@ def compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides)
                 tried = True
                 serve_prompts(req, e, ids, keys, policy, n_classes, units, unit_ids, e.left)
             else:
+                if overdue:
+                    serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, OVERDUE)
                 serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, ANY)
                 count_unserved(req, e, ids, policy, strides)
             if e.n_decode + e.prefill > e.n_ghosts:
@@ -52,7 +54,7 @@ def compose_by_key(req, e, ids, keys, policy, targets, units, unit_ids, strides)
             serve_prompts(req, e, ids, keys, policy, n_classes, units, unit_ids, math.ceil(e.token_budget / 2.0))
         if overdue:
             serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, OVERDUE)
-            serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, IN_TIME)
+            serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, ANY)
         elif strides or due or not serve_all_decodes(req, e, ids, policy[BLOCK], units):
             serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, ANY)
         if e.left < 1.0:

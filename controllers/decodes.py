@@ -10,8 +10,8 @@ from headway.models.compiled import compiled, compiled_inline
 from headway.models.mechanics import give_way, schedule_chunk, schedule_decode, take_blocks
 from headway.models.state import RUNNING_IDS
 
-ANY, OVERDUE, IN_TIME = range(3)
-"""Which decodes: all that are due, those whose last token is too old, the others."""
+ANY, OVERDUE = range(2)
+"""Which decodes: all that are due and have no token yet, or of them those whose last token is too old."""
 
 
 @compiled_inline
@@ -161,7 +161,7 @@ def serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, 
         units: the prefix cache.
         unit_ids: hash ids of all prompts.
         strides: whether classes are stepped by their stride.
-        which: ANY, OVERDUE or IN_TIME.
+        which: ANY or OVERDUE.
     """
     k, block = 0, policy[BLOCK]
     while k < e.n_running and e.left >= 1.0:
@@ -170,7 +170,7 @@ def serve_decodes(req, e, ids, keys, policy, targets, units, unit_ids, strides, 
         k += 1
         if r.computed < r.goal or r.take != 0.0 or (strides and not decode_due(r, e, policy)):
             continue
-        if which != ANY and (e.step - r.stepped >= policy[DECODE_EVERY]) != (which == OVERDUE):
+        if which == OVERDUE and e.step - r.stepped < policy[DECODE_EVERY]:
             continue
         if not schedule_decode(r, e, block, units):
             k, done = make_room(k - 1, 1.0, req, e, ids, keys, policy, targets, units, unit_ids)

@@ -174,7 +174,7 @@ def compose_by_key(numbers: Numbers, load: Load, step: Step, tokens: Any, oldest
     overdue = (numbers.decode_every > 0) & (oldest >= numbers.decode_every)
     prompts_first = jnp.where(numbers.phases == PREFILL_FIRST, ~overdue, starved)
     due = decodes(track) & due_now(numbers, load, step.run, strides)
-    turn = track.seat + jnp.where(mixed & overdue & (age < numbers.decode_every), books.seats + 1.0, 0.0)
+    turn = track.seat + jnp.where(overdue & (age < numbers.decode_every), books.seats + 1.0, 0.0)
 
     def serve(t: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
         step, untried, asked, tried = carry
