@@ -211,7 +211,9 @@ def storm() -> Iterator[Row]:
     yield at_most("fault storm, 1,000,000 steps: exceptions", float(found.raised), 0.0)
     yield at_most("fault storm: commands outside their limits", float(found.outside), 0.0)
     yield at_most("fault storm: rises on bad data", float(found.risen), 0.0)
-    yield informs("fault storm: faults injected / told by the runtime", f"{sum(found.injected.values()):,} / {sum(found.faults.values()):,}")
+    yield informs(
+        "fault storm: faults injected / told by the runtime", f"{sum(found.injected.values()):,} / {sum(found.faults.values()):,}"
+    )
 
 
 def cost() -> Iterator[Row]:
