@@ -20,10 +20,10 @@ import numpy as np
 from benchmarks.spine import _prototype
 from benchmarks.table import Row, at_least, at_most, informs, run, shared_data
 from headway.controllers.exact_gradient import STEP, Differences
-from headway.controllers.fluid import FluidLoad, Forms, Grid, fluid_value, setting
-from headway.controllers.fluid_gate import cosine, fluid_gate, noise_ceiling
-from headway.controllers.fluid_noise import StepNoise
-from headway.controllers.fluid_state import Knobs, Seen
+from headway.controllers.fluid.gate import cosine, fluid_gate, noise_ceiling
+from headway.controllers.fluid.noise import StepNoise
+from headway.controllers.fluid.state import Knobs, Seen
+from headway.controllers.fluid.value import FluidLoad, Forms, Grid, fluid_value, setting
 from headway.models.regimes import AffinePlant
 from headway.models.signals import Limits, Target
 

@@ -14,7 +14,7 @@ from benchmarks.table import Row, informs
 from headway.controllers import PILaw
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, Draw, evaluate
-from headway.controllers.twin import sweep
+from headway.controllers.twin.run import sweep
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.measures import ITL_P99_S, STEPS
 from headway.models.noise import Noise

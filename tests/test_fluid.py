@@ -11,12 +11,12 @@ import pytest
 
 from headway.controllers.exact_gradient import Differences, exact_objective, simulator_values
 from headway.controllers.feedforward import FeedforwardLaw
-from headway.controllers.fluid import FluidLoad, Forms, Grid, fluid_load, fluid_value, setting, setting_of, slots_for
-from headway.controllers.fluid_budget import Make, budget
-from headway.controllers.fluid_gate import cosine, fluid_gate, noise_ceiling
-from headway.controllers.fluid_noise import StepNoise, step_noise
-from headway.controllers.fluid_state import Knobs
-from headway.controllers.fluid_threshold import Offers, fill, root
+from headway.controllers.fluid.budget import Make, budget
+from headway.controllers.fluid.gate import cosine, fluid_gate, noise_ceiling
+from headway.controllers.fluid.noise import StepNoise, step_noise
+from headway.controllers.fluid.state import Knobs
+from headway.controllers.fluid.threshold import Offers, fill, root
+from headway.controllers.fluid.value import FluidLoad, Forms, Grid, fluid_load, fluid_value, setting, setting_of, slots_for
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, draw
 from headway.models.identified import Hull, IdentifiedPlant

@@ -65,9 +65,7 @@ def test_rows_beside_goodput_are_there_only_where_they_say_something() -> None:
     labels = [row[0] for row in more_rows([figures()])]
     assert "requests degraded" not in labels
     assert "cache blocks moved out or in" not in labels
-    assert [row for row in more_rows([figures()]) if row[0] == "load, in numbers"] == [
-        ("load, in numbers", "stable (load 0.10 of a capacity of 10/s)")
-    ]
+    assert "load of controller, measured: stable (load 0.10 of a capacity of 10/s)" in side_notes({"measured": {"controller": figures()}})
     assert more_rows([{}]) == class_tails("chat", [{}]) == []
     assert side_notes({"a": {"b": {}}}) == ""
     assert set(PARTS) == {*SUMS, "floor"}

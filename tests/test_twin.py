@@ -13,7 +13,7 @@ import pytest
 from headway.controllers import PILaw, TrackerLaw
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
-from headway.controllers.twin import TwinOutcome, simulate_twin, sweep
+from headway.controllers.twin.run import TwinOutcome, simulate_twin, sweep
 from headway.engines.live import keep_programs
 from headway.models.goodput import ABANDONED, CANCELLED, EXPIRED, FAILED, FINISHED, REJECTED
 from headway.models.measures import END_S, ITL_P99_S

@@ -39,7 +39,7 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         *verdict_lines(check),
     ]
     refused = ["the controller may not ship: export/refused.txt says why"] if "export/refused.txt" in data["export"] else []
-    notes = [*refused, *tuning["warnings"], *check["notes"], *plant["warnings"]]
+    notes = [*refused, *_withheld(check), *tuning["warnings"], *check["notes"], *plant["warnings"]]
     return [*lines, *note_lines(notes, 5), f"report     {data['report']}"]
 
 
@@ -49,6 +49,18 @@ DOUBTFUL = 0.25
 
 def _seen(check: dict[str, Any]) -> str:
     return "simulated again with other seeds" if check["engine"] == "sim" else "measured"
+
+
+def _first_token(side: dict[str, Any]) -> str:
+    """The p99 of TTFT; where it has no point, what it is at least."""
+    value, low = side["ttft_s"]["p99"], (side["ci95"]["ttft_s"]["p99"] or [None])[0]
+    return f"over {ms(low)}" if value is None and low is not None else ms(value)
+
+
+def _withheld(check: dict[str, Any]) -> list[str]:
+    """Why a p99 of TTFT is not given as a point."""
+    why = {check[side]["refused"].get("ttft_s.p99") for side in ("controller", "best_static")} - {None}
+    return [f"p99 TTFT is a lower end or a dash where it has no one value: {reason}" for reason in sorted(why)]
 
 
 def _contest(data: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -64,7 +76,7 @@ def _contest(data: dict[str, Any]) -> list[tuple[str, ...]]:
     rows.append(("goodput, tok/s", *pair(lambda s: f"{s['goodput_tps']:,.0f}"), ""))
     if one:
         rows.append(("p99 ITL", *pair(lambda s: ms(s["itl_s"]["p99"])), promised["itl"]))
-        rows.append(("p99 TTFT", *pair(lambda s: ms(s["ttft_s"]["p99"])), promised["ttft"]))
+        rows.append(("p99 TTFT", *pair(_first_token), promised["ttft"]))
     rows.append(("shed", *pair(lambda s: percent(s["shed"])), ""))
     for t in targets if one is None else []:
         for label, key, show, promise in (

@@ -7,7 +7,7 @@ from typing import Any
 
 from headway.models.other_goodputs import DEFINITIONS
 from headway.report.data import dig
-from headway.report.text import NONE, count, escape, number, percent, time
+from headway.report.text import count, escape, number, percent, time
 from headway.tails import QUANTILE_WORDS, TAILS, refusals, tail
 
 PARTS = {
@@ -21,7 +21,6 @@ PARTS = {
 """Parts of a step's time in words."""
 
 MORE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
-    ("load, in numbers", ("load_text",), lambda value: str(value or NONE)),
     ("clients that left with something late", ("abandoned",), percent),
     ("clients that left in time", ("cancelled",), percent),
     ("requests degraded", ("degraded",), percent),
@@ -51,7 +50,7 @@ def more_rows(sides: Sequence[Any]) -> list[tuple[str, ...]]:
     rows = []
     for label, place, show in MORE_ROWS:
         values = [dig(side, *place) for side in sides]
-        if any(number(v) or (isinstance(v, str) and v != dig(side, "load")) for v, side in zip(values, sides, strict=True)):
+        if any(number(v) for v in values):
             rows.append((label, *(show(v) for v in values)))
     return rows
 
@@ -81,7 +80,7 @@ def class_tails(name: str, sides: Sequence[Any]) -> list[tuple[str, ...]]:
 
 
 def side_notes(groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """What stands below a comparison: refusals, and how others define their goodput.
+    """What stands below a comparison: verdicts on the load in a sentence, refusals, and how others define their goodput.
 
     Args:
         groups: title to heading to figures.
@@ -90,7 +89,8 @@ def side_notes(groups: Mapping[str, Mapping[str, Any]]) -> str:
         HTML; empty where nothing was refused and nothing of others is shown.
     """
     flat = {f"{heading.strip()}, {title}": side for title, group in groups.items() for heading, side in group.items()}
-    lines = refusals(flat)
+    loads = {heading: dig(side, "load_text") for heading, side in flat.items() if dig(side, "load_text") not in (None, dig(side, "load"))}
+    lines = [*(f"load of {heading}: {text}" for heading, text in loads.items()), *refusals(flat)]
     if any(dig(side, "others") for side in flat.values()):
         lines += [f"{name}: {what}" for name, what in DEFINITIONS.items()]
     return f'<ul class="cautions">{"".join(f"<li>{escape(text)}</li>" for text in lines)}</ul>' if lines else ""

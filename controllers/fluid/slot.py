@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from headway.controllers.fluid_admission import Places, gate, places
-from headway.controllers.fluid_budget import Make, both_times, budget
-from headway.controllers.fluid_state import Flow, Knobs, Masses, Now, Rows, Seen, Setting
-from headway.controllers.fluid_threshold import DEFICIT, MOST, Offers, fill, served
+from headway.controllers.fluid.admission import Places, gate, places
+from headway.controllers.fluid.budget import Make, both_times, budget
+from headway.controllers.fluid.state import Flow, Knobs, Masses, Now, Rows, Seen, Setting
+from headway.controllers.fluid.threshold import DEFICIT, MOST, Offers, fill, served
 
 SHEDS = ("reject", "timeout")
 """Forms of triage that never serve who is late; what has begun is finished."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from headway.controllers.fluid_budget import Make
-from headway.controllers.fluid_noise import StepNoise
+from headway.controllers.fluid.budget import Make
+from headway.controllers.fluid.noise import StepNoise
 from headway.models.plant import Plant
 from headway.models.pytree import pytree
 

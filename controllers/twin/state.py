@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from headway.controllers.admission import POINTS
 from headway.controllers.controller import Controller
-from headway.controllers.twin_load import Choices, Load, Numbers
+from headway.controllers.twin.load import Choices, Load, Numbers
 from headway.models.goodput import FUTURE, RUNNING, WAITING
 from headway.models.state import OUTLOOK_BINS, OUTLOOK_CLASSES
 

@@ -11,8 +11,8 @@ from headway.controllers.admission import AGE, POINTS
 from headway.controllers.controller import Controller
 from headway.controllers.survival import EDGES, FINE, LONGEST, MEMORY, WIDTHS
 from headway.controllers.tracker import TrackerLaw
-from headway.controllers.twin_load import Load, Numbers
-from headway.controllers.twin_state import Outlook, Run, running
+from headway.controllers.twin.load import Load, Numbers
+from headway.controllers.twin.state import Outlook, Run, running
 from headway.models.plant import Batch, Plant
 from headway.models.state import OUTLOOK_BINS, OUTLOOK_CLASSES
 

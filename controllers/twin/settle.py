@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headway.controllers.twin_admission import forget
-from headway.controllers.twin_cache import file_units, let_go
-from headway.controllers.twin_load import Load, Numbers
-from headway.controllers.twin_order import end, left_as, out_of_time
-from headway.controllers.twin_state import Run, Track, running
+from headway.controllers.twin.admission import forget
+from headway.controllers.twin.cache import file_units, let_go
+from headway.controllers.twin.load import Load, Numbers
+from headway.controllers.twin.order import end, left_as, out_of_time
+from headway.controllers.twin.state import Run, Track, running
 from headway.models.goodput import CANCELLED, FINISHED, FUTURE, REJECTED
 from headway.models.mechanics import EXACT
 

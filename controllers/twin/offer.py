@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headway.controllers.twin_cache import available, hits, leading, preempt, take_blocks, unit_blocks
-from headway.controllers.twin_load import Load, Numbers
-from headway.controllers.twin_order import victim
-from headway.controllers.twin_state import Run, count, running
+from headway.controllers.twin.cache import available, hits, leading, preempt, take_blocks, unit_blocks
+from headway.controllers.twin.load import Load, Numbers
+from headway.controllers.twin.order import victim
+from headway.controllers.twin.state import Run, count, running
 from headway.models.goodput import RUNNING, WAITING
 
 

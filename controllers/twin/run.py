@@ -18,12 +18,12 @@ import numpy as np
 
 from headway.controllers.controller import Controller
 from headway.controllers.simulator import STALL, Candidate, Draw
-from headway.controllers.twin_admission import gate_of
-from headway.controllers.twin_compose import compose, ready, sums
-from headway.controllers.twin_load import Choices, Load, Numbers, choices_of, load_of, numbers_of
-from headway.controllers.twin_order import arrive, leave, renew
-from headway.controllers.twin_settle import give_back, measured, owed, settle
-from headway.controllers.twin_state import Books, Run, count, fresh_run, running, waiting
+from headway.controllers.twin.admission import gate_of
+from headway.controllers.twin.compose import compose, ready, sums
+from headway.controllers.twin.load import Choices, Load, Numbers, choices_of, load_of, numbers_of
+from headway.controllers.twin.order import arrive, leave, renew
+from headway.controllers.twin.settle import give_back, measured, owed, settle
+from headway.controllers.twin.state import Books, Run, count, fresh_run, running, waiting
 from headway.models.goodput import ABANDONED, CLEAN_SHARE, FINISHED, FUTURE, REJECTED, RUNNING
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import (

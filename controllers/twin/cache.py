@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headway.controllers.twin_load import Load, Numbers
-from headway.controllers.twin_state import Run, Track, Units, count, running
+from headway.controllers.twin.load import Load, Numbers
+from headway.controllers.twin.state import Run, Track, Units, count, running
 from headway.models.goodput import WAITING
 
 

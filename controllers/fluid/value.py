@@ -3,7 +3,7 @@
 A grid in time, no events, no sort. Every request is a divisible mass; a threshold that is solved for says how much of it
 is served in a slot, the shares of the classes are balanced within the slot, and a token is on time with a probability in
 closed form. So every map is continuous, and the derivative of the run is the derivative of what it computes. A scheduler
-that is differentiated step by step is not: its gradient points the wrong way. `headway.controllers.fluid_gate` says
+that is differentiated step by step is not: its gradient points the wrong way. `headway.controllers.fluid.gate` says
 where this one may be used.
 """
 
@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from headway.controllers.fluid_budget import Make
-from headway.controllers.fluid_noise import StepNoise, step_noise
-from headway.controllers.fluid_slot import completed, slot_of
-from headway.controllers.fluid_state import Flow, Knobs, Masses, Rows, Seen, Setting
+from headway.controllers.fluid.budget import Make
+from headway.controllers.fluid.noise import StepNoise, step_noise
+from headway.controllers.fluid.slot import completed, slot_of
+from headway.controllers.fluid.state import Flow, Knobs, Masses, Rows, Seen, Setting
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
@@ -34,7 +34,7 @@ class Grid(NamedTuple):
     """How finely a run is looked at. All of it is fixed when a run is compiled.
 
     A width of the order up to a third of the shortest TTFT target, and a slot up to half a width, were enough where
-    tried; `headway.controllers.fluid_gate` finds out.
+    tried; `headway.controllers.fluid.gate` finds out.
 
     Args:
         slots: of the run.

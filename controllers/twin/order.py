@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from headway.controllers.order import LACK_TOKENS
 from headway.controllers.policy import TRIAGES
 from headway.controllers.queue import RENEW, RENEW_STEPS
-from headway.controllers.twin_cache import hits
-from headway.controllers.twin_load import Choices, Load, Numbers
-from headway.controllers.twin_state import Run, Track, count, decodes, running, waiting
+from headway.controllers.twin.cache import hits
+from headway.controllers.twin.load import Choices, Load, Numbers
+from headway.controllers.twin.state import Run, Track, count, decodes, running, waiting
 from headway.models.goodput import ABANDONED, CANCELLED, EXPIRED, FAILED, FUTURE, REJECTED, WAITING
 
 _, DEFER, REJECT, TIMEOUT, DEGRADE = range(len(TRIAGES))

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from headway.controllers.fluid_state import Knobs, Now, Rows, Setting
-from headway.controllers.fluid_threshold import DEFICIT, Offers, ramp, root
+from headway.controllers.fluid.state import Knobs, Now, Rows, Setting
+from headway.controllers.fluid.threshold import DEFICIT, Offers, ramp, root
 
 
 class Places(NamedTuple):

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from headway.controllers.policy import PHASES
-from headway.controllers.twin_admission import Gate, held_back, joined
-from headway.controllers.twin_cache import available, held_blocks, take_blocks
-from headway.controllers.twin_load import NO_CAP, Choices, Load, Numbers
-from headway.controllers.twin_offer import Step, accept, either, offer, yield_one
-from headway.controllers.twin_order import pending, ranks
-from headway.controllers.twin_state import Run, Track, count, decodes, running, waiting
+from headway.controllers.twin.admission import Gate, held_back, joined
+from headway.controllers.twin.cache import available, held_blocks, take_blocks
+from headway.controllers.twin.load import NO_CAP, Choices, Load, Numbers
+from headway.controllers.twin.offer import Step, accept, either, offer, yield_one
+from headway.controllers.twin.order import pending, ranks
+from headway.controllers.twin.state import Run, Track, count, decodes, running, waiting
 
 TRIES = 8
 """Newcomers tried in vain for blocks before the door closes."""
