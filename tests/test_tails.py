@@ -54,7 +54,7 @@ def test_a_comparison_shows_intervals_refusals_and_the_goodput_of_others() -> No
     )
     low, high = figures()["ci95"]["ttft_s"]["p50"]
     assert low < 0.125 < high
-    assert f"<td>125 ms [{1e3 * low:.0f} ms, {1e3 * high:.0f} ms]</td>" in html.split("TTFT p50")[1][:60]
+    assert f"<td>125 ms\n[{1e3 * low:.0f} ms, {1e3 * high:.0f} ms]</td>" in html.split("TTFT p50")[1][:60]
     assert "no TTFT p99.9, TPOT p99.9: needs 2,995 requests, has 400 (one, simulated)" in html
     for label in ("class batch: TTFT p90", "others&#x27; goodput: vllm_bench", "fairness over classes, Jain", "tokens computed again"):
         assert label in html

@@ -34,12 +34,13 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         f"aging rate {data['policy']['aging_rate']['value']:.2g} s/s; {better} than the best static setting",
         f"static     best of its grid: {settings_text(tuning['best_static']['settings'])}",
         *table(_contest(data), indent="           "),
+        *_withheld(check),
         f"gain       share of tokens on time {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] over it, predicted on held-out seeds"
         f"{measured}; {early * 100:+.1f} % over it with a queue timeout",
         *verdict_lines(check),
     ]
     refused = ["the controller may not ship: export/refused.txt says why"] if "export/refused.txt" in data["export"] else []
-    notes = [*refused, *_withheld(check), *tuning["warnings"], *check["notes"], *plant["warnings"]]
+    notes = [*refused, *tuning["warnings"], *check["notes"], *plant["warnings"]]
     return [*lines, *note_lines(notes, 5), f"report     {data['report']}"]
 
 
@@ -60,7 +61,7 @@ def _first_token(side: dict[str, Any]) -> str:
 def _withheld(check: dict[str, Any]) -> list[str]:
     """Why a p99 of TTFT is not given as a point."""
     why = {check[side]["refused"].get("ttft_s.p99") for side in ("controller", "best_static")} - {None}
-    return [f"p99 TTFT is a lower end or a dash where it has no one value: {reason}" for reason in sorted(why)]
+    return [f"           (no one value for p99 TTFT: {reason})" for reason in sorted(why)]
 
 
 def _contest(data: dict[str, Any]) -> list[tuple[str, ...]]:

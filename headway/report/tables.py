@@ -89,7 +89,9 @@ def side_table(groups: Mapping[str, Mapping[str, Any]], caption: str) -> str:
     headings = [heading for group in groups.values() for heading in group]
     sides = [side for group in groups.values() for side in group.values()]
     held = any(number(dig(side, *ADMISSION)) for side in sides)
-    cell = lambda side, place, show: tail(side, place[0], place[1], time) if place[0] in TAILS else show(dig(side, *place))  # noqa: E731
+    # a quantile's interval on a line of its own: beside it six contenders would not fit the page
+    tails = lambda side, place: tail(side, place[0], place[1], time).replace(" [", "\n[")  # noqa: E731
+    cell = lambda side, place, show: tails(side, place) if place[0] in TAILS else show(dig(side, *place))  # noqa: E731
     rows = [(label, *(cell(side, place, show) for side in sides)) for label, place, show in SIDE_ROWS if held or place != ADMISSION]
     rows += more_rows(sides)
     names = list(dict.fromkeys(name for side in sides for name in dig(side, "classes") or {}))
