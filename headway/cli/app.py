@@ -19,6 +19,7 @@ COMMANDS = (
     "headway.cli.decide",
     "headway.cli.pools",
     "headway.cli.runs",
+    "headway.cli.run_index",
     "headway.cli.scale",
     "headway.cli.transport",
 )
@@ -38,6 +39,7 @@ ORDER = (
     "validate",
     "export",
     "report",
+    "runs",
     "demo",
 )
 """Commands as `headway --help` lists them: the whole way first, then its stages in turn."""
@@ -63,7 +65,8 @@ app = typer.Typer(
     name="headway",
     cls=InOrder,
     help="A control-theory tuning workbench for LLM inference engines.",
-    no_args_is_help=True,
+    no_args_is_help=False,
+    invoke_without_command=True,
     add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -85,12 +88,19 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def every_command(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,  # noqa: ARG001
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """A control-theory tuning workbench for LLM inference engines."""
     if debug:
         os.environ["HEADWAY_DEBUG"] = "1"
+    if context.invoked_subcommand is None:
+        from pathlib import Path
+
+        from headway.next_step import next_step
+
+        typer.echo("\n".join([*next_step(Path()), "all commands: headway --help"]))
 
 
 def fail(message: str) -> None:
