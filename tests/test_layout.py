@@ -34,15 +34,31 @@ PACKAGES = {  # folder -> installed packages that it may import
     "controllers": {"numpy", "jax", "numba"},
     "identification": {"numpy", "scipy", "jax", "polars", "msgspec"},
     "experiments": {"numpy", "scipy", "jax", "numba", "polars", "msgspec", "control", "optax", "osqp", "optuna", "cma", "ray"},
-    "headway": {"numpy", "scipy", "jax", "numba", "polars", "msgspec", "optax", "typer", "rich", "plotly", "dash"},
+    "headway": {
+        "numpy",
+        "scipy",
+        "jax",
+        "numba",
+        "polars",
+        "msgspec",
+        "optax",
+        "typer",
+        "rich",
+        "plotly",
+        "dash",
+        "flask",
+        "werkzeug",
+        "aiohttp",
+    },
 }
-OPTIONAL = {"osqp", "optuna", "cma", "ray"}
+OPTIONAL = {"osqp", "optuna", "cma", "ray", "aiohttp"}
 """Extras: imported inside the function that needs them, so that everything else works without."""
 ENGINE_PACKAGES = {"vllm", "sglang", "tensorrt_llm", "torch", "transformers"}
 PLACES = {  # package -> the only files under the five folders that may import it
     "control": ("experiments/analysis.py",),
     "plotly": ("headway/report/*", "headway/web/*"),
-    "dash": ("headway/web/*",),
+    **dict.fromkeys(("dash", "flask", "werkzeug"), ("headway/web/*",)),
+    "aiohttp": ("headway/engines/vllm/*",),
     "typer": ("headway/cli/*",),
     **dict.fromkeys(ENGINE_PACKAGES, ("headway/engines/*",)),
 }

@@ -15,18 +15,22 @@ from headway.cli.entry import INTERRUPTED
 
 COMMANDS = (
     "headway.cli.record",
+    "headway.cli.model",
     "headway.cli.identify",
     "headway.cli.decide",
     "headway.cli.pools",
     "headway.cli.runs",
     "headway.cli.run_index",
+    "headway.cli.web",
     "headway.cli.scale",
     "headway.cli.transport",
+    "headway.cli.verify",
 )
 """Modules that hold the commands."""
 
 ORDER = (
     "run",
+    "make-model",
     "record",
     "fit",
     "scale",
@@ -38,7 +42,9 @@ ORDER = (
     "analyse",
     "validate",
     "export",
+    "verify",
     "report",
+    "web",
     "runs",
     "demo",
 )

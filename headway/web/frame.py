@@ -1,0 +1,106 @@
+"""The frame round every page: which run, which page, the drop place for a trace, and where the page goes."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from dash import dcc, html
+
+from headway.report.theme import variables
+from headway.web.cards import labelled
+from headway.web.pages import PAGES
+from headway.web.picks import search_of
+from headway.web.root import Root, state_of
+
+WORKLOAD = "poisson:rate=5/s,prompt=600,output=200"
+TARGET = "ttft=1s,itl=50ms"
+
+
+def frame() -> html.Div:
+    """What stays while pages change.
+
+    Returns:
+        Component.
+    """
+    drop = dcc.Upload(
+        html.Div(["drop a trace here, or ", html.Button("choose a file", type="button", className="small")]),
+        id="upload", className="drop", multiple=False, max_size=64 << 20,
+    )  # fmt: skip
+    chooser = dcc.Dropdown(id="run", clearable=False, className="chooser")
+    made = html.Details(
+        [
+            html.Summary("a run from a trace"),
+            html.Div(
+                [
+                    drop,
+                    html.Div([html.Label("workload", htmlFor="new-workload"), dcc.Input(id="new-workload", value=WORKLOAD, type="text")]),
+                    html.Div([html.Label("target", htmlFor="new-target"), dcc.Input(id="new-target", value=TARGET, type="text")]),
+                    html.Div(id="upload-said", role="status"),
+                ],
+                className="new",
+            ),
+        ],
+        className="make",
+    )
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh="callback-nav"),
+            dcc.Store(id="dark", data=False),
+            dcc.Store(id="job"),
+            dcc.Interval(id="job-tick", interval=700, disabled=True),
+            dcc.Interval(id="start", interval=1, max_intervals=1),
+            html.Header(
+                [
+                    html.Div([html.A("Headway", href="/", className="brand"), html.Label("run", htmlFor="run"), chooser], className="bar"),
+                    labelled(html.Nav(id="nav"), "pages"),
+                    made,
+                ]
+            ),
+            html.Main(dcc.Loading(html.Div(id="page"), delay_show=400, type="dot"), id="main"),
+        ],
+        className="workbench",
+    )  # fmt: skip
+
+
+def navigation(name: str, run: str) -> list[dcc.Link]:
+    """Links to the pages.
+
+    Args:
+        name: of the page that is shown.
+        run: that is shown.
+
+    Returns:
+        Components.
+    """
+    query = search_of({"run": run})
+    look = lambda key: "here" if key == name else ""  # noqa: E731
+    return [dcc.Link(module.TITLE, href=f"/{key}{query}", className=look(key)) for key, module in PAGES.items()]
+
+
+def options(root: Root) -> list[dict[str, Any]]:
+    """Runs to choose from.
+
+    Args:
+        root: where they are.
+
+    Returns:
+        Labels and values.
+    """
+    return [{"label": f"{name} ({state_of(root.path / name)})", "value": name} for name in root.names()]
+
+
+def document() -> str:
+    """The page that Dash fills, with the report's look.
+
+    Returns:
+        HTML with Dash's placeholders.
+    """
+    report = (resources.files("headway.report") / "assets" / "report.css").read_text(encoding="utf-8")
+    own = (resources.files("headway.web") / "assets" / "workbench.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n{%metas%}\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n<title>{%title%}</title>\n{%favicon%}\n{%css%}\n'
+        f"<style>\n{variables()}{report}{own}</style>\n</head>\n<body>\n"
+        "{%app_entry%}\n<footer>\n{%config%}\n{%scripts%}\n{%renderer%}\n</footer>\n</body>\n</html>\n"
+    )

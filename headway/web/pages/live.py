@@ -1,0 +1,84 @@
+"""Live: a trace file that is still being written: step time against setpoint and budget, the margin found, the late rate."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from dash import dcc, html
+
+from headway.web.asked import Asked
+from headway.web.cards import command_card, figure_card, note
+from headway.web.followed import Followed, follow, followed_figure, followed_sentence
+from headway.web.root import Root
+from headway.web.views import View
+
+TITLE = "Live"
+EVERY_MS = 1000
+SUFFIXES = (".jsonl", ".csv")
+
+
+def page(asked: Asked) -> list[Any]:
+    """The page.
+
+    Args:
+        asked: the run, and what the URL says.
+
+    Returns:
+        Components.
+    """
+    view, picks, dark, root = asked.view, asked.picks, asked.dark, asked.root
+    files = followable(root)
+    if not files:
+        return [
+            note(
+                f"No trace is being written below {root.path.name}: a server's trace (.jsonl or .csv) put there appears here as it grows."
+            ),
+            command_card(f"headway record --engine vllm --model MODEL --out {shlex.quote(str(root.path / 'live'))}"),
+        ]
+    name = picks["file"] if picks.get("file") in files else files[0]
+    chooser = dcc.Dropdown(options=files, value=name, id="live-file", clearable=False, className="chooser")
+    return [
+        html.Div([html.Label("trace", htmlFor="live-file"), chooser], className="choices"),
+        html.Div(body(root, view, name, dark), id="live-body"),
+        dcc.Interval(id="live-tick", interval=EVERY_MS),
+        command_card(f"headway fit {shlex.quote(str(root.path / name))} --out plant.json"),
+    ]
+
+
+def body(root: Root, view: View, name: str, dark: bool) -> list[Any]:
+    """What is renewed as the file grows.
+
+    Args:
+        root: where the runs are.
+        view: the run whose budget the steps are held against.
+        name: of the file, one of `followable`.
+        dark: whether the page is dark.
+
+    Returns:
+        Components.
+    """
+    if name not in followable(root):
+        return [note("That trace has gone.", "fault")]
+    budget_s = min(t.budget_s for t in view.record().targets) if view.has("tune") else None
+    found: Followed = follow(root.path / name)
+    if found.fault or not len(found.step_time_s):
+        return [note(found.fault or "No step has been written yet.")]
+    return [figure_card("live", followed_figure(found, budget_s), followed_sentence(found, budget_s), dark=dark)]
+
+
+def followable(root: Root) -> list[str]:
+    """Trace files below the root, the one that changed last first.
+
+    Args:
+        root: where the runs are.
+
+    Returns:
+        Names relative to it; links that lead out of it are left out.
+    """
+    base = root.path.resolve()
+    found: list[tuple[float, str]] = []
+    for pattern in ("*", "*/*", "*/*/*"):
+        inside = [p for p in base.glob(pattern) if p.suffix in SUFFIXES and p.is_file() and p.resolve().is_relative_to(base)]
+        found += [(path.stat().st_mtime, str(path.relative_to(base))) for path in inside]
+    return [name for _, name in sorted(found, reverse=True)][:200]

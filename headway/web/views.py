@@ -1,0 +1,162 @@
+"""A run as the pages read it: its files, read once and again when one of them changes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headway.controllers.record import ControllerRecord
+from headway.controllers.simulator import Draw, draw
+from headway.experiments.run import STAGES
+from headway.identification.readers import read_trace
+from headway.loads import Load, load_of, read_controller, read_plant
+from headway.models.identified import IdentifiedPlant
+from headway.report.data import Findings, collect
+from headway.report.recorded import Recorded, recorded
+
+MOST_KEPT = 24
+"""Results that are remembered; the one longest unused goes first."""
+
+SHOWN_REQUESTS, SHOWN_SEED = 250, 100_000
+"""Length of the load that sliders are tried on, and its seed: none that tuning drew."""
+
+_lock = threading.RLock()
+_kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+
+def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """A result that is made once as long as its key stays the same.
+
+    Args:
+        key: what it depends on.
+        make: makes it; an error is not remembered.
+
+    Returns:
+        The result.
+    """
+    with _lock:
+        if key not in _kept:
+            _kept[key] = make()
+            while len(_kept) > MOST_KEPT:
+                _kept.popitem(last=False)
+        _kept.move_to_end(key)
+        return _kept[key]
+
+
+class View(NamedTuple):
+    """One run.
+
+    Args:
+        name: relative to the root.
+        path: of its folder.
+    """
+
+    name: str
+    path: Path
+
+    def stamp(self, *stages: str) -> tuple[Any, ...]:
+        """What tells one state of files from the next.
+
+        Args:
+            *stages: whose files.
+
+        Returns:
+            Path, times of change and sizes.
+        """
+        found: list[Any] = [str(self.path)]
+        for stage in stages:
+            file = self.path / STAGES[stage]
+            found += [stage, *((s.st_mtime_ns, s.st_size) if (s := _stat(file)) else (None, None))]
+        return tuple(found)
+
+    def has(self, stage: str) -> bool:
+        """Whether a stage has left its file.
+
+        Args:
+            stage: one of STAGES.
+
+        Returns:
+            True if so.
+        """
+        return (self.path / STAGES[stage]).exists()
+
+    def findings(self) -> Findings:
+        """All that the report knows.
+
+        Returns:
+            Findings.
+
+        Raises:
+            ValueError: there is no plant, or a file cannot be read.
+        """
+        return remembered(("findings", *self.stamp("trace", "fit", "tune", "validate", "export")), lambda: collect(self.path))
+
+    def recording(self) -> Recorded:
+        """The trace as its figures need it.
+
+        Returns:
+            Recorded.
+
+        Raises:
+            ValueError: there is no trace, or it cannot be read.
+        """
+        return remembered(("recording", *self.stamp("trace")), lambda: recorded(read_trace(self.path / STAGES["trace"])))
+
+    def identified(self) -> IdentifiedPlant:
+        """The plant.
+
+        Returns:
+            IdentifiedPlant.
+
+        Raises:
+            ValueError: it is missing or cannot be read.
+        """
+        return remembered(("plant", *self.stamp("fit")), lambda: read_plant(self.path / STAGES["fit"]))
+
+    def record(self) -> ControllerRecord:
+        """The tuned controller.
+
+        Returns:
+            ControllerRecord.
+
+        Raises:
+            ValueError: it is missing or cannot be read.
+        """
+        return remembered(("record", *self.stamp("tune")), lambda: read_controller(self.path / STAGES["tune"]))
+
+    def load(self) -> Load:
+        """What the controller was tuned for.
+
+        Returns:
+            Load.
+
+        Raises:
+            ValueError: the workload's file has gone or cannot be read.
+        """
+        return remembered(("load", *self.stamp("tune")), lambda: load_of(self.record(), workload=None, rate_rps=None, target=None))
+
+    def drawn(self, seeds: int = 1) -> list[Draw]:
+        """Short held-out loads to try sliders on.
+
+        Args:
+            seeds: how many.
+
+        Returns:
+            Draws, of SHOWN_REQUESTS requests each.
+
+        Raises:
+            ValueError: as `load`.
+        """
+        source, identified = self.load().source, self.identified()
+        make = lambda: [draw(source, identified, SHOWN_SEED + k, SHOWN_REQUESTS, heldout=True) for k in range(seeds)]  # noqa: E731
+        return remembered(("drawn", seeds, *self.stamp("fit", "tune")), make)
+
+
+def _stat(path: Path) -> Any:
+    try:
+        return path.stat()
+    except OSError:
+        return None
