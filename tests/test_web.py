@@ -123,11 +123,11 @@ def test_sliders_begin_where_the_controller_stands_and_move_its_gains(root: Root
 
 def test_figures_move_with_the_sliders(root: Root) -> None:
     view = View("whole", root.run("whole"))
-    tight, loose = (look(view, {"margin": m}, 1) for m in (0.5, 0.0))
+    tight, loose = (look(view, {"margin": m}) for m in (0.5, 0.0))
     assert tight.sentences["loop"] != loose.sentences["loop"]
     assert set(tight.figures) == {"step", "nyquist", "bode", "loop"}
-    slower = look(view, {}, 2)
-    assert slower.sentences["nyquist"] != look(view, {}, 1).sentences["nyquist"]
+    slower = look(view, {"delay": 2.0})
+    assert slower.sentences["nyquist"] != look(view, {}).sentences["nyquist"]
 
 
 def test_the_report_and_the_page_say_the_same(root: Root) -> None:

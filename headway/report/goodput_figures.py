@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -72,6 +73,34 @@ def batch_sentence(curve: BatchCurve, controller_tps: float | None = None) -> st
     if controller_tps is not None:
         text += f" The tuned controller makes {count(controller_tps)} tokens/s."
     return text
+
+
+RUN_LOOKS = (("tuned", "solid", "circle"), ("decode", "dash", "diamond"))
+
+
+def runs_against_load(runs: Mapping[str, Mapping[str, Sequence[float | None]]]) -> go.Figure:
+    """Attainment against load of the tuned controllers of two runs.
+
+    Args:
+        runs: by name, `rate_rps` and `attainment` of the controller, of one length each.
+
+    Returns:
+        The figure.
+    """
+    figure = blank(340)
+    for (name, curve), (role, dash, symbol) in zip(runs.items(), RUN_LOOKS, strict=False):
+        figure.add_scatter(
+            x=list(curve["rate_rps"]),
+            y=[None if v is None else 100 * v for v in curve["attainment"]],
+            mode="lines+markers",
+            name=html.escape(name),
+            line={"color": LIGHT[role], "width": 2.5, "dash": dash},
+            marker={"size": 8, "symbol": symbol},
+            hovertemplate="%{x:.1f}/s: %{y:.1f} %<extra></extra>",
+        )
+    figure.update_xaxes(title_text="load, requests/s")
+    figure.update_yaxes(title_text="attainment, % of owed tokens")
+    return figure
 
 
 def bound_bars(attainment: Mapping[str, float], bound: float) -> go.Figure:

@@ -11,7 +11,7 @@ from flask import Flask
 from headway.web import upload
 from headway.web.asked import Asked
 from headway.web.cards import CSV_BUTTON, CSV_FILE, GRAPH, PNG_BUTTON, figure_table, in_palette, note
-from headway.web.frame import document, frame, navigation, options
+from headway.web.frame import chooser, document, frame, navigation
 from headway.web.guard import guarded
 from headway.web.knobs import knobs_of
 from headway.web.pages import PAGES, live, loop
@@ -27,10 +27,9 @@ SAVE_PNG = """function(n, id) {
   if (own) { window.Plotly.downloadImage(own, {format: 'png', scale: 2, filename: 'headway-' + id.name, width: own.clientWidth, height: own.clientHeight}); }
   return window.dash_clientside.no_update;
 }"""
-IN_ADDRESS = """function(places, delay, ids) {
+IN_ADDRESS = """function(places, ids) {
   const here = new URLSearchParams(window.location.search);
   ids.forEach((id, k) => { if (places[k] !== null && places[k] !== undefined) { here.set(id.name, String(+places[k].toFixed(4))); } });
-  if (delay) { here.set('delay', delay); }
   window.history.replaceState(null, '', window.location.pathname + '?' + here.toString());
   return window.dash_clientside.no_update;
 }"""
@@ -77,23 +76,16 @@ def _pages(app: Dash, root: Root) -> None:
     app.clientside_callback(DARK, Output("dark", "data"), Input("start", "n_intervals"))
 
     @app.callback(
-        Output("page", "children"), Output("nav", "children"), Output("run", "options"), Output("run", "value"),
+        Output("page", "children"), Output("nav", "children"), Output("run", "children"),
         Input("url", "pathname"), Input("url", "search"), Input("dark", "data"),
     )  # fmt: skip
     def _show(pathname: str | None, search: str | None, dark: bool) -> Any:
         picks, name = picks_of(search), (pathname or "/").strip("/") or next(iter(PAGES))
-        listed = options(root)
         try:
             view = View(picks.get("run") or root.first, root.run(picks.get("run")))
         except ValueError as refused:
-            return note(str(refused), "fault"), navigation(name, root.first), listed, None
-        return body(root, view, name, picks, bool(dark)), navigation(name, view.name), listed, view.name
-
-    @app.callback(Output("url", "href"), Input("run", "value"), State("url", "pathname"), State("url", "search"), prevent_initial_call=True)
-    def _choose(run: str | None, pathname: str | None, search: str | None) -> Any:
-        if not run or run == (picks_of(search).get("run") or root.first):
-            return no_update
-        return f"{pathname or '/'}{search_of({'run': run})}"
+            return note(str(refused), "fault"), navigation(name, root.first), chooser(root, root.first, name)
+        return body(root, view, name, picks, bool(dark)), navigation(name, view.name), chooser(root, view.name, name)
 
 
 def body(root: Root, view: View, name: str, picks: dict[str, str], dark: bool) -> Any:
@@ -128,26 +120,25 @@ def _sliders(app: Dash, root: Root) -> None:
         Output("loop-said", "children"),
         Output("loop-said", "className"),
         places,
-        Input("delay", "value"),
         State({"type": "knob", "name": ALL}, "id"),
         State({"type": GRAPH, "name": ALL}, "id"),
         State("url", "search"),
         State("dark", "data"),
         prevent_initial_call=True,
     )
-    def _move(values: list[float], delay: str, ids: list[Any], graphs: list[Any], search: str, dark: bool) -> Any:
+    def _move(values: list[float], ids: list[Any], graphs: list[Any], search: str, dark: bool) -> Any:
         picks = picks_of(search)
         view = View(picks.get("run") or root.first, root.run(picks.get("run")))
         at = {i["name"]: float(v) for i, v in zip(ids, values, strict=True)}
-        found = loop.look(view, at, int(delay) if delay in loop.DELAYS else 1)
-        knobs = {k.name: k for k in knobs_of(view.record().candidate, view.record().limits)}
+        found = loop.look(view, at)
+        knobs = {k.name: k for k in (*knobs_of(view.record().candidate, view.record().limits), loop.DELAY)}
         figures = [in_palette(found.figures[g["name"]], bool(dark)) if g["name"] in found.figures else no_update for g in graphs]
         sentences = [found.sentences.get(g["name"], no_update) for g in graphs]
         shown = [knobs[i["name"]].shown(at[i["name"]]) for i in ids]
         return figures, sentences, shown, found.said, "fault" if found.said else "hidden"
 
     app.clientside_callback(
-        IN_ADDRESS, Output("loop-said", "title"), places, Input("delay", "value"), State({"type": "knob", "name": ALL}, "id"),
+        IN_ADDRESS, Output("loop-said", "title"), places, State({"type": "knob", "name": ALL}, "id"),
         prevent_initial_call=True,
     )  # fmt: skip
 
@@ -160,13 +151,13 @@ def _sliders(app: Dash, root: Root) -> None:
             return [no_update] * len(ids)
         picks = picks_of(search)
         record = View("", root.run(picks.get("run"))).record()
-        knobs = {k.name: k.place for k in knobs_of(record.candidate, record.limits)}
+        knobs = {k.name: k.place for k in (*knobs_of(record.candidate, record.limits), loop.DELAY)}
         return [knobs[i["name"]] for i in ids]
 
 
 def _following(app: Dash, root: Root) -> None:
     @app.callback(
-        Output("live-body", "children"), Input("live-tick", "n_intervals"), Input("live-file", "value"), State("url", "search"),
+        Output("live-body", "children"), Input("live-tick", "n_intervals"), State("live-file", "data"), State("url", "search"),
         State("dark", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def _tick(_count: int, name: str, search: str, dark: bool) -> Any:
@@ -208,7 +199,7 @@ def _uploads(app: Dash, root: Root) -> None:
 
     @app.callback(
         Output("upload-said", "children", allow_duplicate=True), Output("job-tick", "disabled", allow_duplicate=True),
-        Output("url", "href", allow_duplicate=True), Input("job-tick", "n_intervals"), State("job", "data"), prevent_initial_call=True,
+        Output("url", "href"), Input("job-tick", "n_intervals"), State("job", "data"), prevent_initial_call=True,
     )  # fmt: skip
     def _watch(_count: int, name: str | None) -> Any:
         found = upload.standing(name) if name else None

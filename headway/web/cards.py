@@ -65,7 +65,7 @@ def figure_card(name: str, figure: go.Figure, sentence: str, *, dark: bool = Fal
         className="downloads",
     )
     caption = html.Figcaption(sentence, id={"type": "sentence", "name": name})
-    return html.Figure([caption, labelled(html.Div(graph, role="img"), sentence), buttons])
+    return html.Figure([caption, labelled(html.Div(graph, role="group"), f"figure: {sentence}"), buttons])
 
 
 def labelled(component: Any, text: str) -> Any:
@@ -106,6 +106,20 @@ def note(text: str, tone: str = "missing") -> html.P:
         Component.
     """
     return html.P(text, className=tone, role="alert" if tone == "fault" else "note")
+
+
+def chosen_link(label: str, chosen: bool, address: str) -> dcc.Link:
+    """One of several choices.
+
+    Args:
+        label: for people.
+        chosen: whether it is the one shown.
+        address: of the page with this choice.
+
+    Returns:
+        Component.
+    """
+    return dcc.Link(label, href=address, className="choice chosen" if chosen else "choice")
 
 
 def side_by_side(parts: Sequence[Any]) -> html.Div:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any
 
 from dash import dcc, html
 
@@ -15,6 +14,7 @@ from headway.web.root import Root, state_of
 
 WORKLOAD = "poisson:rate=5/s,prompt=600,output=200"
 TARGET = "ttft=1s,itl=50ms"
+WAITING = "Working. The first simulation after an install compiles the engine, which takes about a minute."
 
 
 def frame() -> html.Div:
@@ -27,7 +27,6 @@ def frame() -> html.Div:
         html.Div(["drop a trace here, or ", html.Button("choose a file", type="button", className="small")]),
         id="upload", className="drop", multiple=False, max_size=64 << 20,
     )  # fmt: skip
-    chooser = dcc.Dropdown(id="run", clearable=False, className="chooser")
     made = html.Details(
         [
             html.Summary("a run from a trace"),
@@ -52,12 +51,12 @@ def frame() -> html.Div:
             dcc.Interval(id="start", interval=1, max_intervals=1),
             html.Header(
                 [
-                    html.Div([html.A("Headway", href="/", className="brand"), html.Label("run", htmlFor="run"), chooser], className="bar"),
+                    html.Div([html.A("Headway", href="/", className="brand"), html.Div(id="run", className="chooser")], className="bar"),
                     labelled(html.Nav(id="nav"), "pages"),
                     made,
                 ]
             ),
-            html.Main(dcc.Loading(html.Div(id="page"), delay_show=400, type="dot"), id="main"),
+            html.Main(dcc.Loading(html.Div(id="page"), delay_show=400, custom_spinner=html.P(WAITING, className="soft")), id="main"),
         ],
         className="workbench",
     )  # fmt: skip
@@ -78,16 +77,25 @@ def navigation(name: str, run: str) -> list[dcc.Link]:
     return [dcc.Link(module.TITLE, href=f"/{key}{query}", className=look(key)) for key, module in PAGES.items()]
 
 
-def options(root: Root) -> list[dict[str, Any]]:
-    """Runs to choose from.
+def chooser(root: Root, run: str, page: str) -> html.Details:
+    """The runs to choose from, the one that is shown on top.
 
     Args:
         root: where they are.
+        run: that is shown.
+        page: that stays while the run changes.
 
     Returns:
-        Labels and values.
+        Component.
     """
-    return [{"label": f"{name} ({state_of(root.path / name)})", "value": name} for name in root.names()]
+    rows = [
+        html.Li(
+            dcc.Link([html.Span(name), html.Span(state_of(root.path / name), className="soft")], href=f"/{page}{search_of({'run': name})}")
+        )
+        for name in root.names()
+    ]
+    shown = html.Summary([html.Span("run", className="soft"), html.Strong(run), html.Span(state_of(root.path / run), className="soft")])
+    return html.Details([shown, html.Ul(rows)], className="runs")
 
 
 def document() -> str:
@@ -97,10 +105,11 @@ def document() -> str:
         HTML with Dash's placeholders.
     """
     report = (resources.files("headway.report") / "assets" / "report.css").read_text(encoding="utf-8")
-    own = (resources.files("headway.web") / "assets" / "workbench.css").read_text(encoding="utf-8")
+    own, script = ((resources.files("headway.web") / "assets" / f"workbench.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n{%metas%}\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<title>{%title%}</title>\n{%favicon%}\n{%css%}\n'
         f"<style>\n{variables()}{report}{own}</style>\n</head>\n<body>\n"
-        "{%app_entry%}\n<footer>\n{%config%}\n{%scripts%}\n{%renderer%}\n</footer>\n</body>\n</html>\n"
+        "{%app_entry%}\n<footer>\n{%config%}\n{%scripts%}\n{%renderer%}\n</footer>\n"
+        f"<script>\n{script}</script>\n</body>\n</html>\n"
     )

@@ -55,6 +55,8 @@ def serve(
         webbrowser.open(address)
     try:
         server.serve_forever()
+    except KeyboardInterrupt:
+        say("workbench  ended")
     finally:
         upload.stop_all()
         server.server_close()

@@ -7,12 +7,14 @@ from typing import Any
 from dash import html
 
 from headway.report.data import Findings, dig
+from headway.report.goodput_figures import runs_against_load
 from headway.report.headline import about, cards, verdict
 from headway.report.tables import gain_table, side_table
 from headway.report.tails import side_notes
 from headway.web.asked import Asked
-from headway.web.cards import command_card, note, side_by_side
+from headway.web.cards import chosen_link, command_card, figure_card, note, side_by_side
 from headway.web.markup import components
+from headway.web.picks import search_of
 from headway.web.views import View
 
 TITLE = "Compare"
@@ -42,12 +44,26 @@ def page(asked: Asked) -> list[Any]:
         for title, found in both.items()
         if found.controller is not None
     ]
+    links = [chosen_link(n, n == name, f"/compare{search_of({'run': view.name, 'other': n})}") for n in others]
+    curves = {title: curve for title, found in both.items() if (curve := _curve(found))}
+    loads = []
+    if len(curves) == len(both):
+        said = "Attainment of the two tuned controllers against load, each with its own plant, workload and target."
+        loads = [figure_card("runs-load", runs_against_load(curves), said, dark=asked.dark)]
     return [
+        html.Div([html.Span("beside", className="soft"), *links], className="choices"),
         side_by_side(heads),
+        *loads,
         html.Section([html.H2("Figures side by side"), *(tables or [note("Neither run has been validated yet.")])]),
         html.Section([html.H2("Controllers"), side_by_side(gains)]) if gains else "",
         command_card("headway runs"),
     ]
+
+
+def _curve(found: Findings) -> dict[str, Any]:
+    rates = dig(found.controller, "tuning", "load_curve", "rate_rps")
+    values = dig(found.controller, "tuning", "load_curve", "controller", "attainment")
+    return {"rate_rps": rates, "attainment": values} if rates and values and None not in rates else {}
 
 
 def _head(title: str, found: Findings) -> html.Div:

@@ -15,8 +15,9 @@ from headway.pipeline import export_stage
 from headway.report.tables import gain_table
 from headway.report.text import count
 from headway.web.asked import Asked
-from headway.web.cards import command_card, note
+from headway.web.cards import chosen_link, command_card, note
 from headway.web.markup import components
+from headway.web.picks import search_of
 from headway.web.views import View, remembered
 
 TITLE = "Export"
@@ -44,7 +45,13 @@ def page(asked: Asked) -> list[Any]:
     verdict = html.P([html.Strong(certificate["verdict"]), f" {certificate['reason']}"], className="verdict")
     body: list[Any] = [
         html.Section(verdict, className="bad" if refused else "good"),
-        html.Div([html.Span("for", className="soft"), *(_choice(k, k == kind, view.name) for k in kinds)], className="choices"),
+        html.Div(
+            [
+                html.Span("for", className="soft"),
+                *(chosen_link(k, k == kind, f"/export{search_of({'run': view.name, 'engine': k})}") for k in kinds),
+            ],
+            className="choices",
+        ),
     ]
     body += [html.P(text, className="missing") for text in warnings]
     if why:
@@ -56,12 +63,6 @@ def page(asked: Asked) -> list[Any]:
     body.append(html.Section([html.H2("The controller"), *components(gain_table(view.findings().controller or {}))]))
     controller = shlex.quote(str(view.path / "controller.json"))
     return [*body, command_card(f"headway export {controller} --engine {kind} --out export-{kind}" + (" --uncertified" if refused else ""))]
-
-
-def _choice(kind: str, chosen: bool, run: str) -> html.A:
-    from headway.web.picks import search_of
-
-    return html.A(kind, href=f"/export{search_of({'run': run, 'engine': kind})}", className="choice chosen" if chosen else "choice")
 
 
 def written(view: View, kind: str) -> tuple[dict[str, str], list[str], str]:

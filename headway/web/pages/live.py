@@ -8,13 +8,15 @@ from typing import Any
 from dash import dcc, html
 
 from headway.web.asked import Asked
-from headway.web.cards import command_card, figure_card, note
+from headway.web.cards import chosen_link, command_card, figure_card, note
 from headway.web.followed import Followed, follow, followed_figure, followed_sentence
+from headway.web.picks import search_of
 from headway.web.root import Root
 from headway.web.views import View
 
 TITLE = "Live"
 EVERY_MS = 1000
+MOST_SHOWN = 12
 SUFFIXES = (".jsonl", ".csv")
 
 
@@ -37,9 +39,10 @@ def page(asked: Asked) -> list[Any]:
             command_card(f"headway record --engine vllm --model MODEL --out {shlex.quote(str(root.path / 'live'))}"),
         ]
     name = picks["file"] if picks.get("file") in files else files[0]
-    chooser = dcc.Dropdown(options=files, value=name, id="live-file", clearable=False, className="chooser")
+    links = [chosen_link(f, f == name, f"/live{search_of({'run': view.name, 'file': f})}") for f in files[:MOST_SHOWN]]
     return [
-        html.Div([html.Label("trace", htmlFor="live-file"), chooser], className="choices"),
+        html.Div([html.Span("trace", className="soft"), *links], className="choices"),
+        dcc.Store(id="live-file", data=name),
         html.Div(body(root, view, name, dark), id="live-body"),
         dcc.Interval(id="live-tick", interval=EVERY_MS),
         command_card(f"headway fit {shlex.quote(str(root.path / name))} --out plant.json"),

@@ -28,8 +28,10 @@ from headway.web.views import View, remembered
 TITLE = "Loop"
 STEPS = 600
 """Steps of the closed loop that are drawn: what a slider changes shows in them, and the page stays quick."""
-DELAYS = {"1": "sync", "2": "async"}
-"""Steps from a command to its measurement, and how such an engine schedules."""
+DELAY = Knob(
+    "delay", "delay", 1.0, 2.0, 1.0, "steps from a command to its measurement: 2 where the engine composes a step ahead", unit="steps"
+)
+"""The engine's part of the loop: no number of the controller, but the margins hang on it."""
 
 
 class Looked(NamedTuple):
@@ -60,21 +62,11 @@ def page(asked: Asked) -> list[Any]:
         return [note("This run has no controller yet; its sliders appear once it is tuned.")]
     knobs = knobs_of(view.record().candidate, view.record().limits)
     places = {k.name: min(max(number_of(picks, k.name, k.place), k.low), k.high) for k in knobs}
-    delay = picks.get("delay") if picks.get("delay") in DELAYS else "1"
-    found = look(view, places, int(delay or 1))
+    knobs = [*knobs, DELAY]
+    places[DELAY.name] = min(max(round(number_of(picks, DELAY.name, DELAY.place)), DELAY.low), DELAY.high)
+    delay = int(places[DELAY.name])
+    found = look(view, places)
     sliders = [_slider(k, places[k.name]) for k in knobs]
-    sliders.append(
-        html.Div(
-            [
-                html.Label("delay", htmlFor="delay"),
-                dcc.RadioItems(
-                    options=[{"label": f" {n} step{'s' * (n != '1')} ({how})", "value": n} for n, how in DELAYS.items()],
-                    value=delay, id="delay", inline=True,
-                ),
-            ],
-            className="knob",
-        )
-    )  # fmt: skip
     cards = {name: figure_card(name, figure, found.sentences[name], dark=dark) for name, figure in found.figures.items()}
     return [
         html.Div([labelled(html.Div(sliders, className="knobs", role="group"), "sliders"), html.Button("as tuned", id="as-tuned", className="small")]),
@@ -89,25 +81,25 @@ def page(asked: Asked) -> list[Any]:
 def _slider(knob: Knob, place: float) -> html.Div:
     place_id = {"type": "knob", "name": knob.name}
     slider = dcc.Slider(
-        id=place_id, min=knob.low, max=knob.high, value=place, step=(knob.high - knob.low) / 200, marks=None, updatemode="drag",
+        id=place_id, min=knob.low, max=knob.high, value=place, step=1 if knob is DELAY else (knob.high - knob.low) / 200, marks=None,
+        updatemode="drag",
         tooltip={"always_visible": False}, allow_direct_input=False,
     )  # fmt: skip
     shown = html.Span(knob.shown(place), id={"type": "knob-value", "name": knob.name}, className="value")
     return html.Div([html.Div([html.Label(knob.label), shown], className="top"), slider, html.Small(knob.says)], className="knob")
 
 
-def look(view: View, places: dict[str, float], delay: int) -> Looked:
+def look(view: View, places: dict[str, float]) -> Looked:
     """Everything that moves with the sliders.
 
     Args:
         view: the run.
-        places: of the sliders, by name.
-        delay: steps from a command to its measurement.
+        places: of the sliders, by name; that of DELAY among them.
 
     Returns:
         Figures in the light palette, their sentences, and what could not be done.
     """
-    record = view.record()
+    record, delay = view.record(), int(places.get(DELAY.name, DELAY.place))
     candidate, said = moved(record.candidate, knobs_of(record.candidate, record.limits), places)
     figures: dict[str, Any] = {}
     sentences: dict[str, str] = {}

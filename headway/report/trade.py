@@ -1,0 +1,221 @@
+"""What can be had beside one number: first tokens against gaps, the knees, the lead under plant error, and what never fired."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+
+from headway.report.axes import blank, mark
+from headway.report.data import dig
+from headway.report.figures import CONTENDERS
+from headway.report.tables import table
+from headway.report.text import NONE, change, number, percent
+from headway.report.theme import LIGHT
+
+FRONTS = (("points", "tuned controller", "tuned", "circle", "solid"), ("static", "static settings", "static", "square", "dash"))
+"""Fronts of a file: key, label, role of the colour, marker, dash."""
+
+
+def front_figure(front: Mapping[str, Any]) -> go.Figure:
+    """First tokens in time against their tokens in time: both fronts, with their intervals on held-out seeds.
+
+    Args:
+        front: as `headway.experiments.pareto.Front.to_json`.
+
+    Returns:
+        The figure; a point that another beats for certain on held-out seeds is hollow.
+    """
+    figure = blank(400)
+    for key, name, role, symbol, dash in FRONTS:
+        points = front.get(key) or []
+        x, y = ([percent_of(dig(p, promise, "value")) for p in points] for promise in ("ttft", "itl"))
+        bars = {}
+        for axis, promise in (("error_x", "ttft"), ("error_y", "itl")):
+            above, below = ([reach(dig(p, promise), end) for p in points] for end in (1, 0))
+            bars[axis] = {"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 0, "color": LIGHT[role]}
+        figure.add_scatter(
+            x=x,
+            y=y,
+            mode="lines+markers",
+            name=name,
+            line={"color": LIGHT[role], "width": 1.5, "dash": dash},
+            marker={"size": 8, "color": LIGHT[role], "symbol": [f"{symbol}-open" if p.get("beaten") else symbol for p in points]},
+            text=[settings_of(p.get("settings") or {}) for p in points],
+            hovertemplate=name + "<br>%{x:.1f} % of first tokens, %{y:.1f} % of tokens<br>%{text}<extra></extra>",
+            **bars,
+        )
+    figure.update_xaxes(title_text="first tokens in time, % of requests")
+    figure.update_yaxes(title_text="tokens in time, % of those owed to them")
+    return figure
+
+
+def ladder_figure(error: Mapping[str, Any]) -> go.Figure:
+    """Held-out attainment of both contenders against how much slower steps are than fitted.
+
+    Args:
+        error: as `headway.experiments.plant_error.PlantError.to_json`.
+
+    Returns:
+        The figure.
+    """
+    figure = blank(340)
+    rows = [r for r in error.get("rows") or [] if r.get("part") == "all"]
+    x = [percent_of(r.get("error")) for r in rows]
+    for key, contender in (("controller", "controller"), ("static", "best_static")):
+        name, role, dash, symbol = CONTENDERS[contender]
+        above, below = ([reach(r.get(key), end) for r in rows] for end in (1, 0))
+        figure.add_scatter(
+            x=x,
+            y=[percent_of(dig(r, key, "value")) for r in rows],
+            mode="lines+markers",
+            name=name,
+            line={"color": LIGHT[role], "width": 2.5, "dash": dash},
+            marker={"size": 8, "symbol": symbol},
+            error_y={"type": "data", "array": above, "arrayminus": below, "thickness": 1, "width": 3, "color": LIGHT[role]},
+            hovertemplate=f"{name}<br>steps %{{x:+.0f}} %: %{{y:.1f}} %<extra></extra>",
+        )
+    lost = number(error.get("lost_at"))
+    if lost is not None:
+        figure.add_vline(x=100 * lost, line={"color": LIGHT["soft"], "width": 1.5, "dash": "dot"})
+        mark(figure, "lead lost", x=100 * lost, y=0.02, xanchor="left", yanchor="bottom", colour=LIGHT["soft"])
+    figure.update_xaxes(title_text="steps slower than fitted, %")
+    figure.update_yaxes(title_text="attainment, % of owed tokens")
+    return figure
+
+
+def error_table(error: Mapping[str, Any]) -> str:
+    """Every plant that was off by a known share.
+
+    Args:
+        error: as `headway.experiments.plant_error.PlantError.to_json`.
+
+    Returns:
+        HTML; plants drawn from the intervals are one row.
+    """
+    names = {"floor": "floor", "slopes": "slopes", "all": "all times"}
+    spoken = lambda e: f"{percent(dig(e, 'value'))}{span_of(e)}"  # noqa: E731
+    rows = error.get("rows") or []
+    cells = [
+        (f"{names[r['part']]} {change(r.get('error'), 0)}", spoken(r.get("controller")), spoken(r.get("static")), points(r.get("lead")))
+        for r in rows
+        if r.get("part") in names
+    ]
+    held = number(error.get("drawn_held"))
+    if held is not None:
+        drawn = [number(dig(r, "lead", "value")) for r in rows if r.get("part") == "drawn"]
+        worst = min((x for x in drawn if x is not None), default=None)
+        text = NONE if worst is None else f"least {100 * worst:+.1f} points; above 0 on {percent(held, 0)}"
+        cells.append((f"{len(drawn)} drawn from the intervals", "", "", text))
+    return table(("plant off by", "controller", "best static", "lead"), cells, "Held-out attainment on plants that are not the one fitted.")
+
+
+def knee_table(knees: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """The highest load that each carries.
+
+    Args:
+        knees: by name, each as `headway.experiments.knee.Knee.to_json`.
+        names: what is shown for each name.
+
+    Returns:
+        HTML.
+    """
+    cells = []
+    for key, one in knees.items():
+        rate, ends = number(one.get("rate_rps")), one.get("ci95_rps") or [None, None]
+        where = {"below": "below ", "above": "above "}.get(str(one.get("outcome")), "")
+        known = [NONE if number(end) is None else f"{end:.3g}" for end in ends]
+        interval = f" [{', '.join(known)}]" if not where and known != [NONE, NONE] else ""
+        cells.append((names.get(key, key), NONE if rate is None else f"{where}{rate:.3g}{interval}"))
+    share = next((percent(one.get("share"), 0) for one in knees.values()), NONE)
+    return table(("", "requests/s"), cells, f"Knee: highest load at which {share} of the owed tokens are on time.")
+
+
+def fired_table(fired: Mapping[str, Any]) -> str:
+    """What of the controller acted, and what each part brings.
+
+    Args:
+        fired: as `headway.experiments.fired.Fired.to_json`.
+
+    Returns:
+        HTML; parts that are off are left out.
+    """
+    cells = []
+    for part in fired.get("parts") or []:
+        if part.get("on"):
+            times = number(part.get("times"))
+            counted = NONE if times is None else f"{times:,.0f} {part.get('unit') or ''}".rstrip()
+            brings = (points(part.get(key)) for key in ("brings", "brings_clean"))
+            cells.append((str(part.get("name")), "yes" if part.get("fired") else "never", counted, *brings))
+    about = "Brings: with the part less without it, on the same arrivals. Parts do not add up: without one the others do more."
+    return table(("part", "acted", "counted", "attainment it brings", "clean requests it brings"), cells, about)
+
+
+def percent_of(value: Any) -> float | None:
+    """A share as a number of percent.
+
+    Args:
+        value: share; anything else is none.
+
+    Returns:
+        In percent.
+    """
+    known = number(value)
+    return None if known is None else 100 * known
+
+
+def reach(estimate: Any, end: int) -> float:
+    """How far an interval reaches from its value.
+
+    Args:
+        estimate: {"value", "ci95"}.
+        end: 0 for below, 1 for above.
+
+    Returns:
+        In percent; 0 where it is not known.
+    """
+    value, ends = number(dig(estimate, "value")), dig(estimate, "ci95")
+    to = number(ends[end]) if isinstance(ends, list) and len(ends) == 2 else None
+    return 0.0 if value is None or to is None else 100 * abs(to - value)
+
+
+def span_of(estimate: Any) -> str:
+    """The interval of a share.
+
+    Args:
+        estimate: {"value", "ci95"}.
+
+    Returns:
+        Such as " [91.0, 93.2]"; empty where it is not known.
+    """
+    ends = [number(end) for end in dig(estimate, "ci95") or []]
+    if len(ends) != 2 or None in ends:
+        return ""
+    return " [" + ", ".join(f"{100 * end:.1f}" for end in ends if end is not None) + "]"
+
+
+def points(estimate: Any) -> str:
+    """A difference of shares.
+
+    Args:
+        estimate: {"value", "ci95"}.
+
+    Returns:
+        In points with its interval.
+    """
+    value = number(dig(estimate, "value"))
+    return NONE if value is None else f"{100 * value:+.1f}{span_of(estimate)}"
+
+
+def settings_of(settings: Mapping[str, Any]) -> str:
+    """Settings in a line.
+
+    Args:
+        settings: value by name.
+
+    Returns:
+        Names with their values, those that are known.
+    """
+    known = {name: number(value) for name, value in settings.items()}
+    return ", ".join(f"{name} {value:.4g}" for name, value in known.items() if value is not None)
