@@ -3,12 +3,119 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
+from headway.models.compiled import compiled
+
 DISPATCHES = ("round_robin", "least_loaded")
 """How requests are sent to the replicas of a pool."""
+
+TURN, HEAD, TAIL = range(3)
+"""Places in the counters of a gateway: requests sent, and the ends of the list of those who stay."""
+
+
+class Gateway(NamedTuple):
+    """What the gateway before a pool keeps: one entry per replica unless said.
+
+    Args:
+        here: tokens that it is taken to have [tokens].
+        in_all: tokens sent to it so far [tokens].
+        counts: see TURN, HEAD, TAIL, int64.
+        before_s: time of the last request, shape (1,) [s].
+        stays: of those who stay: until when [s], replica, tokens; in order of time, shape (3, n).
+    """
+
+    here: np.ndarray
+    in_all: np.ndarray
+    counts: np.ndarray
+    before_s: np.ndarray
+    stays: np.ndarray
+
+
+def gateway(replicas: int, requests: int) -> Gateway:
+    """A gateway that has sent nothing yet.
+
+    Args:
+        replicas: of its pool.
+        requests: that it may send at most.
+
+    Returns:
+        Gateway.
+    """
+    return Gateway(np.zeros(replicas), np.zeros(replicas), np.zeros(3, np.int64), np.zeros(1), np.zeros((3, requests)))
+
+
+@compiled
+def fewest(gate):
+    """The replica with the fewest tokens, ties to where fewer were sent in all, then by number.
+
+    Args:
+        gate: gateway.
+
+    Returns:
+        Its index.
+    """
+    k = 0
+    for j in range(1, len(gate.here)):
+        if gate.here[j] < gate.here[k] or (gate.here[j] == gate.here[k] and gate.in_all[j] < gate.in_all[k]):
+            k = j
+    return k
+
+
+@compiled
+def send_prompt(gate, least, now_s, tokens, rate_tps):
+    """Which replica computes the next prompt.
+
+    Args:
+        gate: gateway of the pool, changed in place.
+        least: whether it goes to where the least is left, else in turn.
+        now_s: its arrival, not before that of the last [s].
+        tokens: its prompt [tokens].
+        rate_tps: prompt tokens that a replica is taken to compute per second [tokens/s].
+
+    Returns:
+        Index of the replica.
+    """
+    if not least:
+        gate.counts[TURN] += 1
+        return (gate.counts[TURN] - 1) % len(gate.here)
+    for j in range(len(gate.here)):
+        gate.here[j] = max(gate.here[j] - rate_tps * (now_s - gate.before_s[0]), 0.0)
+    gate.before_s[0] = now_s
+    k = fewest(gate)
+    gate.here[k] += tokens
+    gate.in_all[k] += tokens
+    return k
+
+
+@compiled
+def send_cache(gate, least, now_s, tokens, stay_s):
+    """Which replica decodes the next request.
+
+    Args:
+        gate: gateway of the pool, changed in place.
+        least: whether it goes to where the fewest tokens stay, else in turn.
+        now_s: when its prompt is ready, not before that of the last [s].
+        tokens: its prompt [tokens].
+        stay_s: how long each is taken to stay [s].
+
+    Returns:
+        Index of the replica.
+    """
+    if not least:
+        gate.counts[TURN] += 1
+        return (gate.counts[TURN] - 1) % len(gate.here)
+    while gate.counts[HEAD] < gate.counts[TAIL] and gate.stays[0, gate.counts[HEAD]] <= now_s:
+        gate.here[int(gate.stays[1, gate.counts[HEAD]])] -= gate.stays[2, gate.counts[HEAD]]
+        gate.counts[HEAD] += 1
+    k = fewest(gate)
+    gate.here[k] += tokens
+    gate.in_all[k] += tokens
+    gate.stays[0, gate.counts[TAIL]], gate.stays[1, gate.counts[TAIL]], gate.stays[2, gate.counts[TAIL]] = now_s + stay_s, k, tokens
+    gate.counts[TAIL] += 1
+    return k
 
 
 def send_prompts(dispatch: str, replicas: int, arrival_s: np.ndarray, prompt_tokens: np.ndarray, rate_tps: float) -> np.ndarray:
@@ -27,18 +134,9 @@ def send_prompts(dispatch: str, replicas: int, arrival_s: np.ndarray, prompt_tok
     Returns:
         Index of the replica, shape (n,), int64.
     """
-    n = len(arrival_s)
-    if dispatch == "round_robin":
-        return np.arange(n) % replicas
-    left, in_all, before_s, sent = np.zeros(replicas), np.zeros(replicas), 0.0, np.zeros(n, np.int64)
-    for i in range(n):
-        left = np.maximum(left - rate_tps * (arrival_s[i] - before_s), 0.0)
-        before_s = arrival_s[i]
-        k = int(np.lexsort((in_all, left))[0])
-        sent[i] = k
-        left[k] += prompt_tokens[i]
-        in_all[k] += prompt_tokens[i]
-    return sent
+    gate, least = gateway(replicas, len(arrival_s)), dispatch == "least_loaded"
+    sent = [send_prompt(gate, least, float(at), float(x), float(rate_tps)) for at, x in zip(arrival_s, prompt_tokens, strict=True)]
+    return np.array(sent, np.int64)
 
 
 def send_caches(dispatch: str, replicas: int, ready_s: np.ndarray, prompt_tokens: np.ndarray, stay_s: float) -> np.ndarray:
@@ -57,20 +155,9 @@ def send_caches(dispatch: str, replicas: int, ready_s: np.ndarray, prompt_tokens
     Returns:
         Index of the replica, shape (n,), int64.
     """
-    order, sent = np.argsort(ready_s, kind="stable"), np.zeros(len(ready_s), np.int64)
-    if dispatch == "round_robin":
-        sent[order] = np.arange(len(order)) % replicas
-        return sent
-    here, in_all, ends = np.zeros(replicas), np.zeros(replicas), deque()
-    for i in order:
-        while ends and ends[0][0] <= ready_s[i]:
-            _, k, tokens = ends.popleft()
-            here[k] -= tokens
-        k = int(np.lexsort((in_all, here))[0])
-        sent[i] = k
-        here[k] += prompt_tokens[i]
-        in_all[k] += prompt_tokens[i]
-        ends.append((ready_s[i] + stay_s, k, prompt_tokens[i]))
+    gate, least, sent = gateway(replicas, len(ready_s)), dispatch == "least_loaded", np.zeros(len(ready_s), np.int64)
+    for i in np.argsort(ready_s, kind="stable"):
+        sent[i] = send_cache(gate, least, float(ready_s[i]), float(prompt_tokens[i]), float(stay_s))
     return sent
 
 

@@ -9,7 +9,7 @@ from headway.controllers.policy import (
     BLOCK,
     CHUNK,
     DEGRADE,
-    ESTIMATE,
+    ESTIMATES,
     HAS_PRIORITIES,
     MAX_TOKENS,
     NEXT_STEP,
@@ -18,13 +18,13 @@ from headway.controllers.policy import (
     PRIORITIES,
     SETPOINT_S,
     TIMEOUT,
-    TOLERANCE,
+    TOLERANCES,
     TRIAGE,
 )
 from headway.models.compiled import compiled_inline
 
 BEHIND_S = 1e6
-"""Added to the key of a deferred or degraded request: behind every feasible one, among themselves still by key [s]."""
+"""Added to the key of a deferred, degraded or spared request: behind every feasible one, among themselves still by key [s]."""
 DUE_S = 4e6
 """Taken from the key of a request whose class is behind its share [s]."""
 LACK_TOKENS = 1e-6
@@ -54,7 +54,7 @@ def carried_tokens(e, policy):
 
 
 @compiled_inline
-def time_for_s(tokens, e, policy):
+def time_for_s(tokens, c, e, policy):
     """Estimated time from now to the first token of a prompt, were it served without waiting.
 
     estimate (ceil(T / C) + e) setpoint
@@ -63,13 +63,14 @@ def time_for_s(tokens, e, policy):
 
     Args:
         tokens: to go, T [tokens].
+        c: its class.
         e: the books.
         policy: packed.
 
     Returns:
         Time [s].
     """
-    return policy[ESTIMATE] * (math.ceil(tokens / e.carried) + policy[NEXT_STEP]) * policy[SETPOINT_S]
+    return policy[ESTIMATES + c] * (math.ceil(tokens / e.carried) + policy[NEXT_STEP]) * policy[SETPOINT_S]
 
 
 @compiled_inline
@@ -85,7 +86,7 @@ def service_s(r, e, policy):
         Time [s].
     """
     spared = 0.0 if r.admitted_s >= 0.0 else r.hit
-    return time_for_s(r.goal - r.computed - spared, e, policy)
+    return time_for_s(r.goal - r.computed - spared, r.class_id, e, policy)
 
 
 @compiled_inline
@@ -162,7 +163,7 @@ def infeasible_from_s(r, e, policy, targets):
     Returns:
         Time [s].
     """
-    return r.arrival_s + first_token_s(r, policy, targets) * (1.0 + policy[TOLERANCE]) - service_s(r, e, policy)
+    return r.arrival_s + first_token_s(r, policy, targets) * (1.0 + policy[TOLERANCES + r.class_id]) - service_s(r, e, policy)
 
 
 @compiled_inline
@@ -185,7 +186,7 @@ def leaves_at_s(r, e, policy, targets):
     if rule == DEFER:
         if r.emitted == 0.0 and r.behind == 0:
             at = min(at, infeasible_from_s(r, e, policy, targets))
-    elif r.emitted == 0.0 and not r.admitted_s >= 0.0:
+    elif r.emitted == 0.0 and not r.admitted_s >= 0.0 and r.spared == 0:
         if rule == QUEUE_TIMEOUT:
             at = min(at, r.arrival_s + policy[TIMEOUT] * targets[r.class_id, 0])
         elif rule != NO_TRIAGE:

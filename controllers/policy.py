@@ -19,11 +19,13 @@ ADMISSIONS = ("none", "myopic", "lookahead")
 PHASES = ("mixed", "prefill_first", "decode_first")
 PREEMPTIONS = ("recompute", "swap")
 
+BY_CLASS, EITHER = ("class_shares", "priority_s"), ("tolerance", "estimate")
+"""Fields with one number per class, or none; and those with one number, or one per class."""
+
 (
     ORDER,
     TRIAGE,
-    TOLERANCE,
-    ESTIMATE,
+    SHED_CAP,
     TIMEOUT,
     AGING,
     CHUNK,
@@ -56,12 +58,12 @@ PREEMPTIONS = ("recompute", "swap")
     HAS_PRIORITIES,
     HAS_STRIDES,
     SHARES,
-) = range(36)
-"""Places in a packed policy. At the last begin the shares of the classes; their priorities, their strides and the packed
-plant that admission predicts with follow."""
+) = range(35)
+"""Places in a packed policy. At the last begin the shares of the classes; their priorities, strides, tolerances,
+estimates, and the packed plant that admission predicts with follow."""
 
-PRIORITIES, STRIDES, POLICY_PLANT = (SHARES + MOST_CLASSES * k for k in (1, 2, 3))
-"""Where priorities [s], strides [steps] and the packed plant begin."""
+PRIORITIES, STRIDES, TOLERANCES, ESTIMATES, POLICY_PLANT = (SHARES + MOST_CLASSES * k for k in (1, 2, 3, 4, 5))
+"""Where priorities [s], strides [steps], tolerances, estimates and the packed plant begin."""
 
 POLICY_SIZE = POLICY_PLANT + PACKED
 """Length of a packed policy."""
@@ -82,7 +84,8 @@ class Policy:
     Triage decides on purpose what happens to a prompt whose estimated slack is below -tolerance times its TTFT target:
     "none" serves it in its turn, "defer" serves it behind all feasible ones, "reject" sheds it before it costs a token,
     "timeout" sheds whatever has waited `timeout` times its TTFT target at the engine, as a gateway would. Work once begun
-    is finished. Every shed request is counted, with all its tokens, against attainment.
+    is finished. Every shed request is counted, with all its tokens, against attainment. `shed_cap` bounds their share of each
+    class's arrivals: who would exceed it is spared, for good, and served behind all feasible ones.
 
     Admission holds back who would make decodes late or overfill the cache, see `headway.controllers.admission`: "myopic"
     looks at now, "lookahead" at the growth to come, with the chance that requests end first. The law decides what a step
@@ -92,8 +95,8 @@ class Policy:
         order: one of ORDERS.
         triage: one of TRIAGES.
         admission: one of ADMISSIONS; "none" admits up to the running limit and the cache.
-        tolerance: negative slack tolerated, as a share of the TTFT target.
-        estimate: factor on the estimated time to completion.
+        tolerance: negative slack tolerated, as a share of the TTFT target; one number, or one per class.
+        estimate: factor on the estimated time to completion; one number, or one per class.
         timeout: share of the TTFT target after which "timeout" sheds.
         aging_rate: seconds of slack that one second of waiting is worth [s/s].
         chunk_tokens: most prompt tokens of one request in a step; 0 is no cap [tokens].
@@ -111,6 +114,7 @@ class Policy:
         priority_s: seconds of slack that each class is put forward by; () for none [s].
         memory_price_s: seconds of slack that one cache block is worth: who needs few, or hits the prefix cache, goes first [s].
         preemption: one of PREEMPTIONS: what becomes of the cache of a request that gives way.
+        shed_cap: most that triage sheds of a class, as a share of its arrivals so far, in [0, 1]; 1 is no cap.
     """
 
     order: str = static("slack")  # pyright: ignore[reportAssignmentType]  # a dataclass field, as dataclasses.field is
@@ -135,6 +139,7 @@ class Policy:
     priority_s: Any = ()
     memory_price_s: Any = 0.0
     preemption: str = static("recompute")  # pyright: ignore[reportAssignmentType]
+    shed_cap: Any = 1.0
 
     def check(self) -> None:
         """Refuse values outside their range.
@@ -176,10 +181,14 @@ class Policy:
             ("decode_every", 0.0, 1e6),
             ("stride", 0.0, 1.0),
             ("memory_price_s", 0.0, 100.0),
+            ("shed_cap", 0.0, 1.0),
         ):
-            value = float(getattr(self, name))
-            if not low <= value <= high:
-                raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
+            values = np.atleast_1d(getattr(self, name))
+            if len(values) > 1 and name not in EITHER:
+                raise ValueError(f"{name} must be one number for all classes, got {tuple(map(float, values))}")
+            for value in map(float, values):
+                if not low <= value <= high:
+                    raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
 
     def _keyed(self) -> str:
         """A part that needs a key, if one is on."""
@@ -187,6 +196,8 @@ class Policy:
             return f"triage {self.triage!r}"
         if self.phases != "mixed":
             return f"phases {self.phases!r}"
+        if float(self.shed_cap) < 1.0:
+            return f"shed_cap {float(self.shed_cap):g}"
         on = ("prefill_every", "decode_every", "stride", "memory_price_s", "class_shares", "priority_s")
         return next((name for name in on if np.any(np.asarray(getattr(self, name)) != 0)), "")
 
@@ -210,6 +221,23 @@ def prefill_rate_tps(plant: Plant, setpoint_s: float, max_tokens: int) -> float:
     return float(fits[-1] / setpoint_s if len(fits) else np.max(tokens / times))
 
 
+def check_classes(policy: Policy, classes: int) -> None:
+    """Refuse numbers per class for another number of classes than there are.
+
+    Args:
+        policy: the policy.
+        classes: their number.
+
+    Raises:
+        ValueError: names the field.
+    """
+    for name in (*BY_CLASS, *EITHER):
+        found = np.ndim(getattr(policy, name))
+        given = len(getattr(policy, name)) if found else 0
+        if given != classes and (given or (found and name in EITHER)):
+            raise ValueError(f"{name} must have one number per class, got {given} for {classes} classes")
+
+
 def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], limits: Limits, plant: Plant) -> np.ndarray:
     """Policy, limits and what follows from law and targets, as the compiled scheduler reads them.
 
@@ -224,18 +252,16 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
         float64 array of shape (POLICY_SIZE,).
 
     Raises:
-        ValueError: more classes than MOST_CLASSES, or shares or priorities of another number of classes than there are.
+        ValueError: more classes than MOST_CLASSES, or numbers per class for another number of classes than there are.
     """
     if len(targets) > MOST_CLASSES:
         raise ValueError(f"the scheduler tells at most {MOST_CLASSES} classes apart, got {len(targets)}; merge some")
-    for name in ("class_shares", "priority_s"):
-        if len(getattr(policy, name)) not in (0, len(targets)):
-            raise ValueError(f"{name} must have one number per class, got {len(getattr(policy, name))} for {len(targets)} classes")
+    check_classes(policy, len(targets))
     packed = np.zeros(POLICY_SIZE)
     budget_s = min(t.budget_s for t in targets)
     setpoint_s = (1 - law.setpoint_margin) * budget_s
     packed[[ORDER, TRIAGE]] = ORDERS.index(policy.order), TRIAGES.index(policy.triage)
-    packed[[TOLERANCE, ESTIMATE, TIMEOUT, AGING]] = policy.tolerance, policy.estimate, policy.timeout, policy.aging_rate
+    packed[[SHED_CAP, TIMEOUT, AGING]] = policy.shed_cap, policy.timeout, policy.aging_rate
     packed[CHUNK] = np.floor(policy.chunk_tokens)
     packed[RUNNING] = min(np.floor(policy.running_limit), limits.max_seqs)
     packed[[SETPOINT_S, BUDGET_S]] = setpoint_s, budget_s
@@ -251,6 +277,8 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
     packed[[ASYNC, CACHING]] = limits.scheduling == "async", limits.prefix_cache == "on"
     for values, place in ((policy.class_shares, SHARES), (policy.priority_s, PRIORITIES)):
         packed[place : place + len(values)] = values
+    for values, place in ((policy.tolerance, TOLERANCES), (policy.estimate, ESTIMATES)):
+        packed[place : place + len(targets)] = values
     strides = np.maximum(1.0, np.floor(policy.stride * np.array([t.budget_s for t in targets]) / setpoint_s + 1e-9))
     packed[STRIDES : STRIDES + len(targets)] = strides
     packed[HAS_SHARES] = np.any(packed[SHARES:PRIORITIES] > 0)

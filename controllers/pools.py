@@ -1,7 +1,8 @@
 """Several engines as one: mixed replicas side by side, or a prefill pool that hands its requests to a decode pool.
 
-Every replica is one exact run of the simulator on the requests that were sent to it. Replicas do not see each other: who goes
-where is decided from arrivals alone, so a pool is run replica by replica, the prefill pool first. docs/engine.md, section 6.
+Every replica is one exact run of the simulator on the requests that were sent to it. Who goes where is decided from arrivals alone: a
+pool is run replica by replica, the prefill pool first, unless requests wait for each other's end or the run is cut; then all run side by
+side, see `headway.controllers.fleet`. docs/engine.md, section 6.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.controllers.dispatch import DISPATCHES, arrivals_of_caches, send_caches, send_prompts
+from headway.controllers.fleet import run_fleet
 from headway.controllers.policy import RATE_TPS, SETPOINT_S, pack_policy, pack_targets
+from headway.controllers.replicas import Replica, new_fleet, new_traffic, outcome_of_fleet
 from headway.controllers.simulator import LOG_COLUMNS, STALL, Candidate, Draw, fresh_state, run_to_end, simulate
 from headway.models.goodput import FINISHED, REJECTED, Outcome
 from headway.models.handover import Handed, handed, take_over
@@ -98,6 +101,7 @@ def simulate_pools(
     decode_candidate: Candidate | None = None,
     decode_identified: IdentifiedPlant | None = None,
     decode_limits: Limits | None = None,
+    cut_s: float = 0.0,
 ) -> Outcome:
     """One exact run of all replicas of a topology, taken together.
 
@@ -111,25 +115,26 @@ def simulate_pools(
         decode_candidate: law and policy of the decode pool; None for the same, with decodes and prompts in one step.
         decode_identified: plant of a decode replica; None for the same.
         decode_limits: of a decode replica; None for the same.
+        cut_s: end of a run of fixed length; 0 runs until every request has ended [s].
 
     Returns:
-        Outcome of all requests in order of arrival, with the counts of all replicas together and no log; the same arguments give
+        Outcome of all requests in their order, with the counts of all replicas together and no log; the same arguments give
         the same one. The end is that of the replica that ends last.
 
     Raises:
-        ValueError: no topology, or requests that wait for another's end: replicas are run one after the other.
+        ValueError: no topology.
         RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
     """
     pools.check()
     w = drawn.workload
-    if w.after is not None and (w.after >= 0).any():
-        raise ValueError(
-            f"pools take open arrivals; {int((w.after >= 0).sum()):,} of {len(w):,} requests wait for another's end, perhaps on another "
-            "replica; draw them from a process such as poisson, or simulate one engine"
-        )
+    first = (identified, candidate, limits)
+    mixed = Candidate(candidate.law, dataclasses.replace(candidate.policy, phases="mixed"))  # pyright: ignore[reportArgumentType]
+    second = (decode_identified or identified, decode_candidate or mixed, decode_limits or limits)
+    if cut_s > 0.0 or (w.after is not None and bool((w.after >= 0).any())):
+        return _side_by_side(first, second, drawn, targets, pools, cut_s)
     p = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant)
     sent = send_prompts(pools.dispatch, pools.prefill, w.arrival_s, w.prompt_tokens, float(p[RATE_TPS]))
-    ends_there = w if pools.decode == 0 else first_tokens_of(w, limits, decode_limits or limits)
+    ends_there = w if pools.decode == 0 else first_tokens_of(w, limits, second[2])
     parts = []
     for k in range(pools.prefill):
         rows = np.flatnonzero(sent == k)
@@ -138,9 +143,34 @@ def simulate_pools(
             parts.append(Part(rows, simulate(identified, candidate, own, targets, limits)))
     if pools.decode == 0:
         return merged(w, parts, [])
-    mixed = Candidate(candidate.law, dataclasses.replace(candidate.policy, phases="mixed"))  # pyright: ignore[reportArgumentType]
-    pool = (decode_identified or identified, decode_candidate or mixed, targets, decode_limits or limits)
-    return merged(w, parts, run_decodes(pool, drawn, pools, parts))
+    return merged(w, parts, run_decodes((*second[:2], targets, second[2]), drawn, pools, parts))
+
+
+Engines = tuple[IdentifiedPlant, Candidate, Limits]
+
+
+def _side_by_side(first: Engines, second: Engines, drawn: Draw, targets: tuple[Target, ...], pools: Pools, cut_s: float) -> Outcome:
+    """The run of a topology whose replicas are tied together in time."""
+    w = drawn.workload
+    ends_there = w if pools.decode == 0 else first_tokens_of(w, first[2], second[2])
+    replicas = [Replica(*first, ends_there, noise_of(drawn, k)) for k in range(pools.prefill)]
+    there = dataclasses.replace(w, prefix=None)
+    replicas += [Replica(*second, there, noise_of(drawn, pools.prefill + k)) for k in range(pools.decode)]
+    fleet = new_fleet(replicas, targets)
+    traffic = new_traffic(
+        w,
+        pools.prefill,
+        pools.decode,
+        least=pools.dispatch == "least_loaded",
+        rate_tps=float(fleet.policies[0, RATE_TPS]),
+        stay_s=float(second[1].policy.prior_output_tokens * fleet.policies[-1, SETPOINT_S]),
+        s_per_token=float(pools.transfer_s_per_token),
+        latency_s=float(pools.transfer_latency_s),
+    )
+    packed = pack_targets(targets)
+    if not run_fleet(fleet, traffic, packed, float(cut_s)):
+        raise RuntimeError(STALL)
+    return outcome_of_fleet(fleet, traffic, w, packed)
 
 
 def first_tokens_of(w: Workload, limits: Limits, decode_limits: Limits) -> Workload:
@@ -166,8 +196,10 @@ def first_tokens_of(w: Workload, limits: Limits, decode_limits: Limits) -> Workl
 def rows_of(w: Workload, rows: np.ndarray, *, prefixes: bool = True) -> Workload:
     """Some of the requests, on the clock of all.
 
+    One whose predecessor is not among them arrives at its recorded time.
+
     Args:
-        w: requests, none of which waits for another's end.
+        w: requests.
         rows: ascending, shape (m,), int64.
         prefixes: whether they keep which of them begin alike.
 
@@ -175,6 +207,10 @@ def rows_of(w: Workload, rows: np.ndarray, *, prefixes: bool = True) -> Workload
         A workload of m requests.
     """
     clients: dict[str, Any] = {name: of[rows] for name in ("patience_s", "cancel_s") if (of := getattr(w, name)) is not None}
+    if w.after is not None and w.think_s is not None and (w.after[rows] >= 0).any():
+        place = np.full(len(w) + 1, -1)  # the last stands for nobody
+        place[rows] = np.arange(len(rows))
+        clients |= {"after": place[w.after[rows]], "think_s": w.think_s[rows]}
     prefix = w.prefix.rows(rows) if prefixes and w.prefix is not None else None
     return Workload(w.arrival_s[rows], w.prompt_tokens[rows], w.output_tokens[rows], w.class_id[rows], w.source, prefix=prefix, **clients)
 
@@ -244,7 +280,7 @@ def _decoded(
 
 
 OWN = ("status", "emitted", "ttft_s", "last_s", "on_time", "owed", "max_gap_s", "degraded", "degraded_on_time", "token_late")
-"""What an outcome says of each request and a decode replica says anew; what the prefix cache spared is known where prompts are."""
+"""What an outcome says of each request and a decode replica says anew; what the prefix cache saved, and whom triage spared, is known where prompts are."""
 
 
 def merged(w: Workload, prefill: list[Part], decode: list[Part]) -> Outcome:
@@ -259,7 +295,7 @@ def merged(w: Workload, prefill: list[Part], decode: list[Part]) -> Outcome:
         Outcome in order of arrival. A request that was lost owes all the tokens it asked for, wherever that was.
     """
     columns: dict[str, Any] = {}
-    for name in (*OWN, "hit_tokens"):
+    for name in (*OWN, "hit_tokens", "spared"):
         columns[name] = np.zeros(len(w), getattr(prefill[0].outcome, name).dtype)
         for part in (*prefill, *decode) if name in OWN else prefill:
             columns[name][part.rows] = getattr(part.outcome, name)

@@ -6,7 +6,7 @@ import math
 
 from headway.controllers.admission import admits, joined
 from headway.controllers.order import BEHIND_S, DEFER, DEGRADED, DUE_S, LACK_TOKENS, due_s, first_token_s, time_for_s
-from headway.controllers.policy import ADMISSION, BLOCK, CHUNK, HAS_SHARES, RESERVATION, RUNNING, TOLERANCE, TRIAGE
+from headway.controllers.policy import ADMISSION, BLOCK, CHUNK, HAS_SHARES, RESERVATION, RUNNING, SHED_CAP, TOLERANCES, TRIAGE
 from headway.controllers.queue import first_of, kept_free, part
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import RUNNING as RUNS
@@ -68,12 +68,14 @@ def list_prompts(req, e, ids, keys, policy, targets):
         i = ids[RUNNING_IDS, k]
         r = req[i]
         if r.computed < r.goal:
-            ttft, service = first_token_s(r, policy, targets), time_for_s(r.goal - r.computed, e, policy)
+            ttft, service = first_token_s(r, policy, targets), time_for_s(r.goal - r.computed, r.class_id, e, policy)
             behind = 0
             if policy[TRIAGE] == DEFER:
-                behind = 1 if e.now_s > r.arrival_s + ttft * (1.0 + policy[TOLERANCE]) - service else 0
+                behind = 1 if e.now_s > r.arrival_s + ttft * (1.0 + policy[TOLERANCES + r.class_id]) - service else 0
             elif policy[TRIAGE] == DEGRADED:
                 behind = 1 if r.degraded > 0 else 0
+            if policy[SHED_CAP] < 1.0 and r.spared > 0:
+                behind = 1
             ids[UNFINISHED, n] = i
             keys[UNFINISHED, n] = rank_key(r, r.class_id, due_s(r, ttft, service, policy), behind, e, policy)
             n += 1
@@ -156,7 +158,7 @@ def serve_prompts(req, e, ids, keys, policy, n_classes, units, unit_ids, most):
             if fresh < 0 or key < fresh_key or (key == fresh_key and i < fresh):
                 drop_least(keys, ids, UNFINISHED, 0, e.n_unfinished)
                 e.n_unfinished -= 1
-                serve_running(req[i], e, cap, block, units)
+                serve_running(req[i], e, cap, block, units, unit_ids)
                 continue
         if fresh < 0:
             break
@@ -187,7 +189,7 @@ def serve_prompts(req, e, ids, keys, policy, n_classes, units, unit_ids, most):
 
 
 @compiled_inline
-def serve_running(r, e, cap, block, units):
+def serve_running(r, e, cap, block, units, unit_ids):
     """Give a running prompt its next chunk, if it still runs and got none in this step.
 
     A prompt that was begun goes before newcomers: admitting them into a full pool would make the two preempt each other.
@@ -198,10 +200,11 @@ def serve_running(r, e, cap, block, units):
         cap: most prompt tokens of one request [tokens].
         block: tokens in a cache block [tokens].
         units: the prefix cache.
+        unit_ids: hash ids of all prompts.
     """
     if r.status == RUNS and r.take == 0.0:
         x = min(r.goal - r.computed, cap, e.left)
-        if schedule_chunk(r, e, x, block, units):
+        if schedule_chunk(r, e, x, block, units, unit_ids):
             e.cut = 1 if x == e.left < r.goal - r.computed else e.cut
             e.left -= x
         else:

@@ -27,6 +27,7 @@ from headway.controllers.policy import (
     HAS_SHARES,
     MAX_LEN,
     ORDER,
+    SHED_CAP,
     TRIAGE,
     WATERMARK,
 )
@@ -135,7 +136,7 @@ def join(i, req, e, ids, keys, policy, targets, units, unit_ids):
     r = req[i]
     begun = r.admitted_s >= 0.0
     r.status = WAITING
-    r.behind = 1 if r.degraded > 0 and r.emitted == 0.0 else 0
+    r.behind = 1 if r.degraded + r.spared > 0 and r.emitted == 0.0 else 0
     if policy[ORDER] == FCFS:
         if begun:
             e.head -= 1
@@ -210,6 +211,22 @@ def kept_free(e, policy):
     return math.floor(policy[WATERMARK] * (policy[BLOCKS] + 1.0)) if e.n_running > 0 else 0.0
 
 
+@compiled_inline
+def goes_before(i, req, other_s, other):
+    """Whether the next open arrival comes before one that waited for another's end: it comes earlier, ties by number.
+
+    Args:
+        i: the open one; the number of requests where there is none.
+        req: requests.
+        other_s: when the other comes [s].
+        other: its request id.
+
+    Returns:
+        True if so.
+    """
+    return i < len(req) and (req[i].arrival_s < other_s or (req[i].arrival_s == other_s and i < other))
+
+
 @compiled
 def arrive(req, e, ids, keys, policy, targets, units, unit_ids):
     """Queue everyone who has arrived, as far as the scheduler sees. One that can never fit fails here, where it costs nothing.
@@ -227,12 +244,13 @@ def arrive(req, e, ids, keys, policy, targets, units, unit_ids):
     seen_s = e.seen_s if policy[ASYNC] > 0.0 else e.now_s
     while next_arrival_s(req, e, keys) <= seen_s:
         i = e.arrived
-        if e.n_coming > 0 and not (i < len(req) and req[i].arrival_s <= keys[COMING, 0]):
+        if e.n_coming > 0 and not goes_before(i, req, keys[COMING, 0], ids[COMING, 0]):
             i = ids[COMING, 0]
             drop_least(keys, ids, COMING, 0, e.n_coming)
             e.n_coming -= 1
         else:
             e.arrived += 1
+        e.arrivals[req[i].class_id] += 1
         length = req[i].prompt + req[i].output
         if length > policy[MAX_LEN] or math.ceil(length / policy[BLOCK]) > policy[BLOCKS]:
             end_request(i, req, e, ids, keys, FAILED)
@@ -281,7 +299,7 @@ def renew(req, e, ids, keys, policy, targets, units, unit_ids):
         r = req[i]
         if r.status != WAITING:
             continue
-        r.behind = 1 if r.degraded > 0 and r.emitted == 0.0 else 0
+        r.behind = 1 if r.degraded + r.spared > 0 and r.emitted == 0.0 else 0
         if not r.admitted_s >= 0.0 and r.units > 0 and e.unit_blocks > 0:
             _, _, r.hit = spared(r, e, policy[BLOCK], units, unit_ids)
         if policy[TRIAGE] == DEFER and r.emitted == 0.0 and e.now_s > infeasible_from_s(r, e, policy, targets):
@@ -302,9 +320,24 @@ def renew(req, e, ids, keys, policy, targets, units, unit_ids):
         heapify(keys, ids, BEHIND, e.heap_at[c], e.n_behind[c])
 
 
+@compiled_inline
+def sheds(r, policy):
+    """Whether triage means to shed a request whose wait is over, and not to degrade or to defer it.
+
+    Args:
+        r: its record.
+        policy: packed.
+
+    Returns:
+        True if so.
+    """
+    rule = policy[TRIAGE]  # from REJECT on they shed
+    return rule >= REJECT and (rule != DEGRADED or r.degraded > 0)
+
+
 @compiled
 def leave(req, e, ids, keys, policy, targets):
-    """End the waits that are over: clients leave, and triage turns away, degrades or defers. No token is spent on them.
+    """End the waits that are over: clients leave, and triage turns away, spares, degrades or defers. No token is spent on them.
 
     Args:
         req: requests.
@@ -323,12 +356,14 @@ def leave(req, e, ids, keys, policy, targets):
             continue
         if e.now_s > r.arrival_s + r.cancel_s or (r.emitted == 0.0 and e.now_s > r.arrival_s + r.patience_s):
             status = client_left(r, e.now_s, targets[r.class_id, 0], targets[r.class_id, 2])
-        elif policy[TRIAGE] == QUEUE_TIMEOUT:
-            status = EXPIRED
-        elif policy[TRIAGE] == REJECT or (policy[TRIAGE] == DEGRADED and r.degraded > 0):
-            status = REJECTED
+        elif sheds(r, policy) and (policy[SHED_CAP] >= 1.0 or e.shed[r.class_id] + 1.0 <= policy[SHED_CAP] * e.arrivals[r.class_id]):
+            e.shed[r.class_id] += 1
+            status = EXPIRED if policy[TRIAGE] == QUEUE_TIMEOUT else REJECTED
         else:
-            r.degraded = 1 if policy[TRIAGE] == DEGRADED else 0
+            if sheds(r, policy):
+                r.spared = 1
+            elif policy[TRIAGE] == DEGRADED:
+                r.degraded = 1
             r.behind = 1
             r.key_s = key_of(r, e, policy, targets)
             push_key(i, r, req, e, ids, keys)

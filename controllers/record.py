@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.controllers.policy import Policy
+from headway.controllers.policy import EITHER, Policy
 from headway.controllers.simulator import Candidate
 from headway.models.identified import Hull, finite
 from headway.models.plant import Plant
@@ -43,6 +43,7 @@ PART_UNITS = {
     "class_shares": "weight, per class",
     "priority_s": "s, per class",
     "memory_price_s": "s/block",
+    "shed_cap": "share of arrivals",
 }
 """Unit of each number of the other parts that can be off; a record has those that are on or were changed."""
 
@@ -197,15 +198,15 @@ def policy_from(given: dict[str, Any]) -> Policy:
     if unknown := [n for n in given if n not in plain]:
         raise ValueError(f"controller.json has policy.{unknown[0]}, which this version does not know; update Headway, or tune anew")
     rows = {n: given[n] for n in ("order", "triage", *POLICY_UNITS)} | given
-    return Policy(**{n: _read(rows[n], like) for n, like in plain.items() if n in rows})
+    return Policy(**{n: _read(n, rows[n], like) for n, like in plain.items() if n in rows})
 
 
-def _read(found: Any, like: Any) -> Any:
-    """A choice, one number, or one for each class, as the field has it."""
+def _read(name: str, found: Any, like: Any) -> Any:
+    """A choice, one number, or one for each class, as the field has it; of some either."""
     if isinstance(like, str):
         return str(found)
     value = found["value"]
-    return tuple(map(float, value)) if isinstance(like, tuple) else float(value)
+    return tuple(map(float, value)) if isinstance(like, tuple) or (name in EITHER and isinstance(value, list)) else float(value)
 
 
 def _numbers(policy: Policy, units: dict[str, str]) -> dict[str, dict[str, Any]]:

@@ -71,13 +71,7 @@ def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets
     e = books[0]
     if policy[ADMISSION] > 0.0:
         ended(req, e, ids, policy)
-    if e.n_running + e.n_waiting == 0:
-        e.seen_s = e.now_s
-        if e.n_ghosts > 0:
-            bury_ghosts(req, e, ids, units, unit_ids)
-    if e.used_tps == 0.0:
-        e.used_tps = e.rate_tps
-        e.carried = carried_tokens(e, policy)
+    wake(req, e, ids, policy, units, unit_ids)
     # what seldom happens is looked for here: a call with nine arrays costs as much as all else that a small step does
     if next_arrival_s(req, e, keys) <= (e.seen_s if policy[ASYNC] > 0.0 else e.now_s):
         arrive(req, e, ids, keys, policy, targets, units, unit_ids)
@@ -129,6 +123,27 @@ def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets
             return False
         requeue(req, e, ids, keys, policy, targets, units, unit_ids)
         jammed += 1
+
+
+@compiled_inline
+def wake(req, e, ids, policy, units, unit_ids):
+    """Ready for arrivals: an idle engine sees all of them and has forgotten who ended; estimates have a rate to begin with.
+
+    Args:
+        req: requests.
+        e: the books.
+        ids: id table.
+        policy: packed.
+        units: the prefix cache.
+        unit_ids: hash ids of all prompts.
+    """
+    if e.n_running + e.n_waiting == 0:
+        e.seen_s = e.now_s
+        if e.n_ghosts > 0:
+            bury_ghosts(req, e, ids, units, unit_ids)
+    if e.used_tps == 0.0:
+        e.used_tps = e.rate_tps
+        e.carried = carried_tokens(e, policy)
 
 
 @compiled_inline
@@ -244,7 +259,7 @@ def compose_stock(req, e, ids, keys, policy, targets, units, unit_ids):
         else:
             x = min(r.goal - r.computed, cap, e.left)
             e.cut = 1 if x == e.left < r.goal - r.computed else e.cut
-            done = schedule_chunk(r, e, x, block, units)
+            done = schedule_chunk(r, e, x, block, units, unit_ids)
         k += 1
         if not done:
             k, done = make_room(k - 1, x, req, e, ids, keys, policy, targets, units, unit_ids)

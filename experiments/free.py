@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from headway.controllers.policy import EITHER
 from headway.controllers.simulator import Candidate
 from headway.models.signals import Limits, Target
 
 PRICE_S_PER_TOKEN = 2e-3
 """Highest price of memory that is searched: a prompt of 1000 tokens gives 2 s of slack for its blocks [s/token]."""
 
-PER_CLASS: dict[str, tuple[str, float]] = {"share": ("class_shares", 1.0), "priority": ("priority_s", 0.0)}
+PER_CLASS: dict[str, tuple[str, float]] = {
+    "share": ("class_shares", 1.0),
+    "priority": ("priority_s", 0.0),
+    "tolerance": ("tolerance", 0.0),
+    "estimate": ("estimate", 1.0),
+}
 """Names with one number per class, as in share.chat: field of the policy, and where all classes start."""
 
 
@@ -19,7 +27,7 @@ class Free(NamedTuple):
     """One free number.
 
     Args:
-        name: field of the law or of the policy; `share.CLASS` and `priority.CLASS` are one class's.
+        name: field of the law or of the policy; `share.CLASS` is one class's, as are the others of `PER_CLASS`.
         low: least value, on the scale that is searched.
         high: greatest.
         unit: a practical step on that scale: differences are taken over half of it, moves are measured in it.
@@ -70,7 +78,7 @@ def free_parameters(limits: Limits, targets: tuple[Target, ...] = ()) -> dict[st
 
     Args:
         limits: of the engine: no cap is searched above them.
-        targets: one per class; shares and priorities have a name for each where there are several.
+        targets: one per class; shares, priorities, tolerances and estimates have a name for each where there are several.
 
     Returns:
         Mapping from name to its range.
@@ -99,11 +107,13 @@ def free_parameters(limits: Limits, targets: tuple[Target, ...] = ()) -> dict[st
         Free("decode_every", 0.0, 7.0, 0.5, log2=True, off_at_high=True),
         Free("stride", 0.0, 1.0, 0.1),
         Free("memory_price_s", 0.0, price, price / 32),
+        Free("shed_cap", 0.0, 1.0, 0.05),
     ]
     if len(targets) > 1:
         longest_s = max(t.first_token_s for t in targets)
         rows += [Free(f"share.{t.name}", -4.0, 4.0, 0.5, log2=True, whole=False) for t in targets]
         rows += [Free(f"priority.{t.name}", 0.0, 2 * longest_s, longest_s / 16) for t in targets]
+        rows += [row._replace(name=f"{row.name}.{t.name}") for row in rows if row.name in EITHER for t in targets]
     return {row.name: row for row in rows}
 
 
@@ -137,8 +147,11 @@ def needs(name: str, base: Candidate) -> str:
         "memory_price_s": keyed,
         "share": keyed,
         "priority": keyed,
+        "shed_cap": keyed or ("" if triage in ("reject", "timeout", "degrade") else "triage=reject, triage=timeout or triage=degrade"),
     }
     part = name.partition(".")[0]
+    if name in EITHER and not missing[part] and np.ndim(getattr(base.policy, name)):
+        return f"one {name} for all classes, where the start has one for each"
     if part in missing:
         return missing[part]
     return "" if part in base.law.gains() or hasattr(base.policy, part) else "another law"
@@ -154,9 +167,13 @@ def is_off(name: str, base: Candidate) -> bool:
     Returns:
         True if so.
     """
-    part = name.partition(".")[0]
+    part, _, of_class = name.partition(".")
     field = PER_CLASS[part][0] if part in PER_CLASS else part
     found: Any = getattr(base.policy, field, None)
+    if part in EITHER:
+        return bool(of_class) and not np.ndim(found)
+    if part == "shed_cap":
+        return float(found) == 1.0
     return field in ("prefill_every", "decode_every", "stride", "memory_price_s", "class_shares", "priority_s") and (
         found == () or found == 0.0
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.controllers.policy import Policy
+from headway.controllers.policy import EITHER, Policy
 from headway.controllers.simulator import Candidate
 from headway.experiments.free import PER_CLASS, Free, free_parameters, is_off, needs
 from headway.models.signals import Limits, Target
@@ -45,7 +45,7 @@ class Space:
         if names is None:
             named = [n for n in known if not lacking[n] and not is_off(n, base)]
         elif EVERY in names:
-            named = [n for n in known if not lacking[n]]
+            named = [n for n in known if not lacking[n] and (n not in EITHER or len(targets) < 2)]
         chosen = [n for n in known if n in named or (n in ALWAYS and (n in self.law_fields or hasattr(base.policy, n)))]
         self.base, self.limits, self.targets, self.free = base, limits, targets, [known[n] for n in chosen]
         self.notes = [f"{n} is searched, but cannot act without {lacking[n]}" for n in chosen if lacking[n]]
@@ -79,8 +79,10 @@ class Space:
         fields: dict[str, Any] = {k: v for k, v in values.items() if k not in self.law_fields and "." not in k}
         for part, (field, start) in PER_CLASS.items():
             if any(k.startswith(f"{part}.") for k in values):
-                old = getattr(self.base.policy, field) or (start,) * len(self.targets)
-                fields[field] = tuple(values.get(f"{part}.{t.name}", float(x)) for t, x in zip(self.targets, old, strict=True))
+                old = self._each(fields.get(field, getattr(self.base.policy, field)), start)
+                found = tuple(values.get(f"{part}.{t.name}", x) for t, x in zip(self.targets, old, strict=True))
+                # one number where it is the same for all: what was not split reads as it did
+                fields[field] = found[0] if field in EITHER and len({*found}) == 1 else found
         policy: Policy = dataclasses.replace(self.base.policy, **fields)  # pyright: ignore[reportArgumentType]
         return Candidate(law, policy)
 
@@ -98,10 +100,16 @@ class Space:
     def _value(self, free: Free, candidate: Candidate) -> float:
         part, _, name = free.name.partition(".")
         if not name:
-            return float(getattr(candidate.law if part in self.law_fields else candidate.policy, part))
+            value = getattr(candidate.law if part in self.law_fields else candidate.policy, part)
+            named = {f.name for f in self.free}
+            own = [f"{part}.{t.name}" in named for t in self.targets]
+            return float(value[own.index(False)]) if np.ndim(value) else float(value)
         field, start = PER_CLASS[part]
-        values = getattr(candidate.policy, field)
-        return float(values[[t.name for t in self.targets].index(name)]) if values else start
+        return self._each(getattr(candidate.policy, field), start)[[t.name for t in self.targets].index(name)]
+
+    def _each(self, value: Any, start: float) -> tuple[float, ...]:
+        """The number of each class: its own, or one for all; `start` where there is none."""
+        return tuple(map(float, value if np.ndim(value) and len(value) else [start if np.ndim(value) else value] * len(self.targets)))
 
 
 def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], targets: tuple[Target, ...]) -> None:
@@ -109,7 +117,7 @@ def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], ta
     unknown = [n for n in named if n not in known]
     alone = [n for n in unknown if n.partition(".")[0] in PER_CLASS] if len(targets) < 2 else []
     if alone:
-        raise ValueError(f"cannot tune {alone[0]}: shares and priorities act between classes; give --target a file with two or more")
+        raise ValueError(f"cannot tune {alone[0]}: numbers per class act between classes; give --target a file with two or more")
     if unknown:
         raise ValueError(f"cannot tune {unknown}; known: {', '.join(known)}")
     for n in named:
@@ -117,3 +125,5 @@ def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], ta
             raise ValueError(f"cannot tune {n}: the law that is tuned has no {n}; leave it out")
         if lacking[n] and n not in ALWAYS:
             raise ValueError(f"cannot tune {n}: it acts only with {lacking[n]}; switch that on with --policy, or leave {n} out")
+        if n in EITHER and targets and all(f"{n}.{t.name}" in named for t in targets):
+            raise ValueError(f"cannot tune {n}: every class's own is tuned already; leave {n} out")

@@ -23,6 +23,7 @@ from headway.experiments.statistics import Estimate, mean_interval
 from headway.experiments.tune import Effort, Problem
 from headway.models.goodput import Goodput, Outcome, summarise
 from headway.models.measures import ATTAINMENT
+from headway.models.workload import Workload
 
 Progress = Callable[[str, float], None]
 
@@ -185,8 +186,7 @@ def compare_topologies(
         Comparison.
 
     Raises:
-        ValueError: fewer than two replicas or more than MOST_REPLICAS, a negative transfer, an unknown dispatch, or
-            requests that wait for another's end.
+        ValueError: fewer than two replicas or more than MOST_REPLICAS, a negative transfer, or an unknown dispatch.
     """
     if not 2 <= replicas <= MOST_REPLICAS:
         raise ValueError(f"replicas must be from 2 to {MOST_REPLICAS}, got {replicas}; one engine has nothing to split")
@@ -243,8 +243,7 @@ def _mixed_settings(problem: Problem, pools: Pools, base: Candidate, draws: list
     """The candidate, its policy under the best static budget, and the best stock setting; the grid meets what the first replica gets."""
     grid = static_grid(problem.limits)
     budgets = [_under(base.policy, b) for b in _budgets(problem)]
-    rows = np.arange(0, len(draws[0].workload), pools.prefill)
-    shares = [Draw(rows_of(d.workload, rows), *noise_of(d, 0)) for d in draws]
+    shares = _of_equal_length([Draw(rows_of(d.workload, _share(d.workload, pools.prefill)), *noise_of(d, 0)) for d in draws])
     measures = evaluate(problem.identified, [*(s.candidate() for s in grid), *budgets], shares, problem.targets, problem.limits)
     stock = grid[best(grid, measures, ATTAINMENT)]
     ordered = budgets[int(np.argmax(np.round(measures[len(grid) :, :, ATTAINMENT].mean(axis=1), 12)))]
@@ -253,6 +252,21 @@ def _mixed_settings(problem: Problem, pools: Pools, base: Candidate, draws: list
         Setting("policy", ordered, None, {"token_budget": float(ordered.law.token_budget)}),  # pyright: ignore[reportAttributeAccessIssue]
         Setting("static", stock.candidate(), None, {"token_budget": stock.token_budget, "running_limit": stock.running_limit}),
     ]
+
+
+def _share(w: Workload, replicas: int) -> np.ndarray:
+    """The requests that one of so many replicas gets in turn; requests that wait for each other's end go together."""
+    first = np.arange(len(w))
+    if w.after is not None:
+        for i in np.flatnonzero(w.after >= 0):
+            first[i] = first[w.after[i]]
+    return np.flatnonzero(np.unique(first, return_inverse=True)[1] % replicas == 0)
+
+
+def _of_equal_length(draws: list[Draw]) -> list[Draw]:
+    """As many requests of each, the first ones: sessions are not of one length, and `evaluate` takes draws that are."""
+    n = min(len(d.workload) for d in draws)
+    return [d if len(d.workload) == n else d._replace(workload=rows_of(d.workload, np.arange(n))) for d in draws]
 
 
 def _split_settings(problem: Problem, pools: Pools, base: Candidate, draws: list[Draw]) -> list[Setting]:

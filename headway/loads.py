@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from headway.controllers.policy import Policy
 from headway.controllers.record import ControllerRecord
+from headway.controllers.simulator import NOISE_LENGTH, Candidate, Draw, simulate
+from headway.controllers.static import StaticLaw
 from headway.experiments.run import read_json
 from headway.models.identified import IdentifiedPlant
 from headway.models.levels import levels_of
+from headway.models.outcome import FUTURE
 from headway.models.signals import Limits, Target
-from headway.models.workload import WorkloadSource
+from headway.models.workload import Workload, WorkloadSource
 from headway.targets import parse_target
 from headway.workloads import load_workload, located
 
@@ -44,11 +48,16 @@ class Load:
     targets: tuple[Target, ...]
     notes: list[str]
 
-    def requests(self, wanted: int | None) -> int:
+    def requests(self, wanted: int | None, identified: IdentifiedPlant | None = None, limits: Limits | None = None) -> int:
         """Requests per run.
+
+        Where requests wait for each other's end, how many come in RUN_S seconds is the engine's doing: it is simulated, as a stock engine
+        serves them, and said.
 
         Args:
             wanted: as asked for; None for about RUN_S seconds of arrivals.
+            identified: the plant that is to serve them; None leaves a closed loop to its thinking times.
+            limits: of the engine; None for the plant's own.
 
         Returns:
             Number of requests.
@@ -58,9 +67,48 @@ class Load:
             if given < wanted:
                 self.notes.append(f"runs hold {given} requests, not {wanted}: held-out runs come from the last third of the file")
             return wanted
-        rate = self.source.draw(0, 1000, heldout=False).rate_rps
         low, high = REQUESTS
-        return low if not math.isfinite(rate) else int(min(max(math.ceil(rate * RUN_S), low), high))
+        sample = self.source.draw(0, 1000, heldout=False)
+        closed = sample.after is not None and bool((sample.after >= 0).any())
+        if closed and identified is not None:
+            sample = self.source.draw(0, high, heldout=False)
+            rate = served_rate_rps(identified, sample, self.targets, limits or identified.limits)
+            found = min(max(math.ceil(rate * RUN_S), low), high)
+            self.notes.append(
+                f"requests wait for each other's end: a stock engine of this plant is sent {rate:.3g} a second in a run of {RUN_S:g} s, "
+                f"so runs hold {found}, about {found / rate:.0f} s; a policy that serves faster, or sheds, is sent more"
+            )
+            return found
+        rate = sample.rate_rps
+        found = low if not math.isfinite(rate) else int(min(max(math.ceil(rate * RUN_S), low), high))
+        if closed:
+            self.notes.append(
+                f"requests wait for each other's end and no plant says how soon that is: runs hold {found}, as if every answer took no time"
+            )
+        return found
+
+
+def served_rate_rps(identified: IdentifiedPlant, workload: Workload, targets: tuple[Target, ...], limits: Limits) -> float:
+    """Rate at which requests come that wait for each other's end, on a stock engine that answers them all.
+
+    rate = arrivals in a simulated run of RUN_S / its length
+
+    Args:
+        identified: the plant.
+        workload: requests, enough for such a run or as many as there are.
+        targets: one per class.
+        limits: of the engine.
+
+    Returns:
+        Rate, above 0 [requests/s].
+    """
+    stock = Candidate(StaticLaw(float(limits.max_tokens)), Policy(order="fcfs", triage="none", running_limit=float(limits.max_seqs)))
+    drawn = Draw(workload, *identified.noise.draw(0, NOISE_LENGTH))
+    out = simulate(identified, stock, drawn, targets, limits, cut_s=RUN_S)
+    came = out.arrival_s[out.status != FUTURE]
+    # where all came before the end, what follows the last arrival is no time in which more were sent
+    over = len(came) == len(workload) and len(came) > 1
+    return (len(came) - 1) / max(float(came.max() - came.min()), 1e-9) if over else len(came) / RUN_S
 
 
 def open_load(workload: str, target: str, *, rate_rps: float | None, rows: slice | None, epsilon: float | None) -> Load:

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 from headway import units
-from headway.controllers.policy import Policy
+from headway.controllers.policy import EITHER, Policy
 
 EXAMPLE = "order=slack,triage=reject,admission=lookahead"
 """What a policy looks like, for error messages."""
 
-EACH = {"class_shares": "3:1", "priority_s": "500ms:0s"}
+EACH = {"class_shares": "3:1", "priority_s": "500ms:0s", "tolerance": "-0.2:0.1", "estimate": "0.8:1.2"}
 """How one number per class is written, for error messages."""
 
 
@@ -20,7 +20,8 @@ def parse_policy(text: str) -> dict[str, Any]:
 
     Args:
         text: `name=value,...` with names of `headway.controllers.policy.Policy`. Sizes in tokens may be written 2k, times 200ms;
-            one number for each class, in the order of the targets, is joined by colons, as in `class_shares=3:1`.
+            one number for each class, in the order of the targets, is joined by colons, as in `class_shares=3:1`; `tolerance` and
+            `estimate` take one number for all classes or one for each.
 
     Returns:
         Value by field; empty for an empty text.
@@ -56,11 +57,12 @@ def _value(text: str, name: str, value: str, like: Any) -> Any:
     if isinstance(like, str):
         return value
     try:
-        if isinstance(like, tuple):
+        if isinstance(like, tuple) or (name in EITHER and ":" in value):
             return tuple(_number(name, part.strip()) for part in value.split(":"))
         return _number(name, value)
     except ValueError:
-        kind = f"numbers joined by colons, one per class, as in {name}={EACH[name]}" if isinstance(like, tuple) else "a number"
+        each = f"numbers joined by colons, one per class, as in {name}={EACH[name]}" if name in EACH else ""
+        kind = each if isinstance(like, tuple) else f"a number, or {each}" if each else "a number"
         raise ValueError(f"policy {text!r}: {name} must be {kind}, got {value!r}") from None
 
 

@@ -87,8 +87,8 @@ class Goodput:
         binding: share of steps by the limit that bound them; "deferred", admission held back, where there are such steps.
         load: "stable", "unstable" or "uncertain": whether unserved prompt work grows with time.
         classes: per class name its attainment, request_attainment, goodput_tps, throughput_tps, shed, abandoned, cancelled,
-            degraded, degraded_attainment, itl_p99_s, ttft_p99_s, max_gap_s [s], the quantiles ttft_s, itl_s, tpot_s with
-            their ttft_s_ci95, itl_s_ci95, tpot_s_ci95, and what was refused.
+            degraded, degraded_attainment, spared, itl_p99_s, ttft_p99_s, max_gap_s [s], the quantiles ttft_s, itl_s, tpot_s
+            with their ttft_s_ci95, itl_s_ci95, tpot_s_ci95, and what was refused.
         ci95: per "ttft_s", "itl_s", "tpot_s" the 95 % intervals by name, [low, high] [s]; high is None where it is open,
             all where refused.
         refused: why a quantile is not given, by place, such as "ttft_s.p999".
@@ -98,6 +98,7 @@ class Goodput:
         tpot_none: answers of one token among those that finished: they have no TPOT.
         degraded: share of requests that were given degraded targets; None where nothing is degraded.
         degraded_attainment: of these, tokens on time against the degraded targets / tokens owed.
+        spared: share of requests that triage would have shed but for its cap; None where nobody counts them.
         recomputed_tokens: computed again after preemptions [tokens].
         swapped_blocks: moved out or in [blocks].
         hit_share: prompt tokens that the prefix cache held, as a share of all; None without a cache.
@@ -128,6 +129,7 @@ class Goodput:
     tpot_none: int
     degraded: float | None
     degraded_attainment: float | None
+    spared: float | None
     recomputed_tokens: float
     swapped_blocks: float
     hit_share: float | None
@@ -160,6 +162,7 @@ class _Population(NamedTuple):
     clean: np.ndarray
     degraded: np.ndarray | None
     degraded_on_time: np.ndarray | None
+    spared: np.ndarray | None
     hit_tokens: np.ndarray | None
     run: np.ndarray
 
@@ -228,6 +231,7 @@ WHOLE = (
     "cancelled",
     "degraded",
     "degraded_attainment",
+    "spared",
     "refused",
 )
 """Figures that are the same of a class and of all."""
@@ -256,6 +260,7 @@ def _population(outcomes: list[Outcome], targets: tuple[Target, ...]) -> _Popula
         clean=decided & met & (on_time >= CLEAN_SHARE * owed - 1e-9) & (status < REJECTED),
         degraded=maybe("degraded"),
         degraded_on_time=maybe("degraded_on_time"),
+        spared=maybe("spared"),
         hit_tokens=maybe("hit_tokens"),
         run=np.repeat(np.arange(len(outcomes)), [len(o.status) for o in outcomes]),
     )
@@ -286,6 +291,7 @@ def _figures(
         "cancelled": _share((mine & (all_.status == CANCELLED)).sum(), count),
         "degraded": None,
         "degraded_attainment": None,
+        "spared": None if all_.spared is None else _share((mine & all_.spared).sum(), count),
     }
     if all_.degraded is not None:
         lesser = mine & all_.degraded.astype(bool)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from headway.models.cache import evict, hold, let_go, spared
+from headway.models.cache import evict, file_units, hold, leave_tail, let_go, spared, take_tail
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import ABANDONED, CANCELLED, RUNNING
 from headway.models.heap import push
-from headway.models.state import COMING, RELEASED_IDS, RUNNING_IDS
+from headway.models.state import COMING, ENDED, RELEASED_IDS, RUNNING_IDS
 
 GATE, BY_CHUNK, IN_FULL = range(3)
 """How cache blocks are set aside for a newcomer's prompt: asked for in full and taken chunk by chunk, neither, or both."""
@@ -33,6 +33,8 @@ def release(i, r, e, ids, units, unit_ids):
         unit_ids: hash ids of all prompts.
     """
     if r.blocks + r.shared > 0:
+        if e.caching > 0 and r.swapped == 0:
+            leave_tail(i, r, e, units)
         e.free += r.blocks
         r.blocks = 0
         if r.shared > 0:
@@ -73,6 +75,7 @@ def end_request(i, req, e, ids, keys, status):
         status: FINISHED, REJECTED, ...
     """
     req[i].status = status
+    ids[ENDED, e.done] = i
     e.done += 1
     if req[i].follower >= 0:
         call_followers(i, req, e, ids, keys)
@@ -110,7 +113,7 @@ def take_blocks(r, e, need, units):
     """
     e.free -= need
     r.blocks += need
-    if e.free < e.n_idle * e.unit_blocks:
+    if e.free < e.idle_blocks:
         evict(e, units)
 
 
@@ -141,7 +144,7 @@ def schedule_decode(r, e, block, units):
 
 
 @compiled_inline
-def schedule_chunk(r, e, x, block, units):
+def schedule_chunk(r, e, x, block, units, unit_ids):
     """Give a running request a chunk of its prompt, with the cache blocks it needs.
 
     Args:
@@ -150,6 +153,7 @@ def schedule_chunk(r, e, x, block, units):
         x: chunk [tokens].
         block: tokens in a cache block [tokens].
         units: the prefix cache.
+        unit_ids: hash ids of all prompts.
 
     Returns:
         True if done, False if the pool lacks the blocks.
@@ -159,6 +163,8 @@ def schedule_chunk(r, e, x, block, units):
         return False
     take_blocks(r, e, need, units)
     book_chunk(r, e, x)
+    if e.unit_blocks > 0 and r.shared < r.units:
+        file_units(r, e, r.computed + x, units, unit_ids)
     return True
 
 
@@ -196,35 +202,44 @@ def enter(i, r, e, ids, cap, block, reservation, keep_free, units, unit_ids):
     Returns:
         Tokens it was given [tokens]; 0 if the pool lacks the blocks.
     """
-    found, idle, tokens = 0, 0, 0.0
+    found, idle, tokens, tail, begun = 0, 0, 0.0, 0, r.admitted_s >= 0.0
     if r.swapped == 0 and r.units > 0 and e.unit_blocks > 0:
         found, idle, tokens = spared(r, e, block, units, unit_ids)
+    if begun and r.swapped == 0 and e.caching > 0 and units[e.tails + i].left > 0 and r.tail_at == found:
+        tail = min(units[e.tails + i].left, math.floor((r.goal - 1.0) / block) - found * e.unit_blocks)
+        tokens += tail * block
     start = r.computed + tokens
     x = min(r.goal - start, cap, e.left)
     if x > 0.0:
         end = r.goal if reservation == IN_FULL else start + x
     else:
         end = r.prompt + r.emitted
-    need = max(math.ceil(end / block) - found * e.unit_blocks, r.swapped)
-    whole = max(math.ceil(r.goal / block) - found * e.unit_blocks, need) if reservation == GATE else need
-    if whole + idle * e.unit_blocks > e.free - keep_free:
+    had = found * e.unit_blocks + tail
+    need = max(math.ceil(end / block) - had, r.swapped)
+    whole = max(math.ceil(r.goal / block) - had, need) if reservation == GATE else need
+    if whole + idle * e.unit_blocks + tail > e.free - keep_free:
         return 0.0
     if found > 0:
         hold(r, e, found, units, unit_ids)
+    if begun and e.caching > 0 and units[e.tails + i].left > 0:
+        take_tail(i, r, e, tail, units)
     if r.swapped != 0:
         e.moved += r.swapped
         r.swapped = 0
     elif x > 0.0:
         r.computed = tokens
-        r.hit = tokens
-        if r.admitted_s >= 0.0:
+        if begun:
             e.recomputed -= tokens
+        else:
+            r.hit = tokens
     take_blocks(r, e, need, units)
     r.status = RUNNING
-    if not r.admitted_s >= 0.0:
+    if not begun:
         r.admitted_s = e.now_s
     ids[RUNNING_IDS, e.n_running] = i
     e.n_running += 1
+    if e.unit_blocks > 0 and r.shared < r.units:
+        file_units(r, e, r.computed + max(x, 0.0), units, unit_ids)
     if x > 0.0:
         book_chunk(r, e, x)
         return x
@@ -269,11 +284,12 @@ def give_way(place, req, e, ids, swap, units, unit_ids):
         r.swapped = r.blocks + r.shared * e.unit_blocks
         e.moved += r.swapped
         e.swapped += r.swapped
+        release(i, r, e, ids, units, unit_ids)
     else:
+        release(i, r, e, ids, units, unit_ids)
         e.recomputed += r.computed
         r.computed = 0.0
         r.goal = r.prompt + r.emitted
-    release(i, r, e, ids, units, unit_ids)
     e.preempted += 1
     e.gave_way += 1
     return i

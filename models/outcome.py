@@ -123,7 +123,8 @@ class Outcome(NamedTuple):
         log: per step, if it was recorded, shape (k, LOG_COLUMNS), else (0, LOG_COLUMNS).
         degraded: whether a request was given degraded targets, shape (n,), bool; None where nothing is degraded.
         degraded_on_time: tokens on time against the degraded targets, shape (n,) [tokens].
-        hit_tokens: prompt tokens that the prefix cache held at the last admission, shape (n,) [tokens].
+        spared: whether triage would have shed a request but for the cap on shedding, shape (n,), bool; None where nobody counts them.
+        hit_tokens: prompt tokens that the prefix cache held when it was first admitted, shape (n,) [tokens].
         recomputed: computed again after preemptions [tokens].
         swapped_blocks: moved out or in [blocks].
         token_late: tokens later than arrival + TTFT target + j ITL target, j from 0, at the client, shape (n,) [tokens].
@@ -149,6 +150,7 @@ class Outcome(NamedTuple):
     log: np.ndarray
     degraded: np.ndarray | None = None
     degraded_on_time: np.ndarray | None = None
+    spared: np.ndarray | None = None
     hit_tokens: np.ndarray | None = None
     recomputed: float = 0.0
     swapped_blocks: float = 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.models.cache import file_units
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import FINISHED, Outcome, gap_bin, owed_at_cut, tokens_owed
 from headway.models.mechanics import EXACT, client_left, end_request, release
@@ -159,11 +158,11 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
         step_time_s: how long it took [s].
         targets: shape (classes, 4): TTFT at the engine, budget, ITL, transport [s].
         habits: first token a step after the last chunk, asynchronous (1 or 0 each); factor on degraded targets, 0 for none;
-            tokens in a cache block [tokens]; whether shares are kept (1 or 0), shape (5,).
+            whether shares are kept (1 or 0), shape (4,).
     """
     e = books[0]
     before_s = e.now_s
-    next_step, ghosts, degrades, shares = habits[0] > 0.0, habits[1] > 0.0, habits[2] > 0.0, habits[4] > 0.0
+    next_step, ghosts, degrades, shares = habits[0] > 0.0, habits[1] > 0.0, habits[2] > 0.0, habits[3] > 0.0
     if ghosts:
         e.seen_s = before_s
         keep_before(e)
@@ -172,7 +171,7 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
     e.n_released = 0
     if e.n_ghosts > 0:
         bury_ghosts(req, e, ids, units, unit_ids)
-    common, clients, unit_blocks = gap_bin(step_time_s), e.clients, e.unit_blocks
+    common, clients = gap_bin(step_time_s), e.clients
     kept, ready, ready_kv, prompts = 0, 0.0, 0.0, 0
     for k in range(e.n_running):
         i = ids[RUNNING_IDS, k]
@@ -186,8 +185,6 @@ def settle(req, books, ids, keys, units, unit_ids, gaps, step_time_s, targets, h
                 e.given[r.class_id] += x
             r.stepped = step
             token = r.computed >= r.goal and not (next_step and r.emitted == 0.0)
-        if unit_blocks > 0 and r.shared < r.units:
-            file_units(r, e, habits[3], units, unit_ids)
         if token:
             emit(r, now_s, before_s, common, targets, gaps)
             if degrades and r.degraded > 0:
@@ -264,6 +261,7 @@ def outcome_of(s: State, log: np.ndarray) -> Outcome:
         log=log,
         degraded=req["degraded"] > 0,
         degraded_on_time=req["degraded_on"],
+        spared=req["spared"] > 0,
         hit_tokens=req["hit"],
         recomputed=float(e["recomputed"]),
         swapped_blocks=float(e["swapped"]),

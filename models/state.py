@@ -55,12 +55,15 @@ REQUEST = np.dtype(
         ("sibling", "i8"),  # next one that waits for the same end, -1 for none
         ("after_deadline", "f8"),  # tokens later than arrival + ttft + j itl
         ("degraded_on", "f8"),  # tokens on time by its degraded targets
+        ("tail_at", "i8"),  # units before the tail that it left in the prefix cache
+        ("spared", "i8"),  # 1 once triage would have shed it, and its class had been shed up to the cap
     ]
 )
 """What is known of one request."""
 
-UNIT = np.dtype([("cached", "i8"), ("holders", "i8"), ("older", "i8"), ("newer", "i8")])
-"""A prompt unit in the prefix cache; those that nobody holds form a list by age, with the last record as its ends."""
+UNIT = np.dtype([("cached", "i8"), ("holders", "i8"), ("left", "i8"), ("older", "i8"), ("newer", "i8")])
+"""What is in the prefix cache: a prompt unit (found while `cached`), and after all units the tail of each request, the blocks of its
+own that it left. What nobody holds forms a list by age, `left` blocks of each, with the last record as its ends."""
 
 OUTLOOK_BINS = 144
 """Bins of output lengths: one per token up to 16, then eight to every doubling, up to a million tokens."""
@@ -94,9 +97,12 @@ BOOKS = np.dtype(
         ("n_stashed", "i8"),
         ("n_ghosts", "i8"),  # requests that ended in the last step of an asynchronous engine
         ("ghost_kv", "f8"),  # what they read once more [tokens]
-        ("free", "i8"),  # free cache blocks, idle units included
-        ("unit_blocks", "i8"),  # blocks of a prompt unit, 0 without a prefix cache
-        ("n_idle", "i8"),  # cached units that nobody holds
+        ("free", "i8"),  # free cache blocks, idle ones included
+        ("caching", "i8"),  # 1 with a prefix cache
+        ("unit_blocks", "i8"),  # blocks of a prompt unit, 0 without any
+        ("block_tokens", "f8"),  # tokens in a block [tokens]
+        ("tails", "i8"),  # record of the first request's tail in the prefix cache
+        ("idle_blocks", "i8"),  # cached blocks that nobody holds
         ("clients", "i8"),  # 1 if clients may leave
         ("preempted", "i8"),
         ("recomputed", "f8"),  # tokens computed again after a preemption
@@ -157,15 +163,18 @@ BOOKS = np.dtype(
         ("pending_of", "i8", (MOST_CLASSES,)),  # prompts that wanted tokens, per class
         ("deficit", "f8", (MOST_CLASSES,)),  # tokens that a class is behind its share
         ("given", "f8", (MOST_CLASSES,)),  # prompt tokens in this step, per class
+        ("arrivals", "i8", (MOST_CLASSES,)),  # who has come, per class
+        ("shed", "i8", (MOST_CLASSES,)),  # of them, whom triage has shed
         ("outlook", "f8", (SEEN + 2 * OUTLOOK_CLASSES, OUTLOOK_BINS)),  # here, and not beside, an array costs the step no time
     ]
 )
 """The engine's books."""
 
-(RUNNING_IDS, WAITING_IDS, RELEASED_IDS, FEASIBLE, BEHIND, LEAVING, COMING, UNFINISHED, STASH, GHOSTS, ID_ROWS) = range(11)
+(RUNNING_IDS, WAITING_IDS, RELEASED_IDS, FEASIBLE, BEHIND, LEAVING, COMING, UNFINISHED, STASH, GHOSTS, ENDED, ID_ROWS) = range(12)
 """Rows of the id table: in order of admission; who waits; whose blocks came free; and heaps whose keys stand in the same row of
 the key table: feasible and deferred requests per class, when somebody's wait may end, who comes after somebody's end, running
-prompts; then newcomers that lacked blocks, and who ended in the last step of an asynchronous engine."""
+prompts; then newcomers that lacked blocks, who ended in the last step of an asynchronous engine, and who has
+ended, in that order."""
 
 BOUND_BY_NONE, BOUND_BY_KV, BOUND_BY_RUNNING, BOUND_BY_BUDGET, BOUND_BY_ADMISSION = range(5)
 """What limited a step."""
@@ -179,7 +188,7 @@ class State(NamedTuple):
         books: the engine's, shape (1,), dtype BOOKS.
         ids: request ids by row, shape (ID_ROWS, 2n + 2 + MOST_CLASSES), int64.
         keys: keys of the heaps, shape as ids [s].
-        units: the prefix cache, shape (units + 1,), dtype UNIT.
+        units: the prefix cache, shape (units + n + 1,), dtype UNIT; (1,) without.
         unit_ids: hash ids of all requests' prompt units, shape (k,), int64.
         law: state of the law, shape (LAW_STATE,).
         gaps: histogram of gaps, shape (classes, GAP_BINS), int64.
@@ -203,7 +212,7 @@ def new_state(workload: Workload, n_classes: int, *, blocks: int, block_tokens: 
         n_classes: number of classes.
         blocks: cache blocks in the pool.
         block_tokens: tokens in a block [tokens].
-        caching: whether prompts that begin alike share blocks.
+        caching: whether blocks are kept, and shared by prompts that begin alike.
         rate_tps: prefill rate to assume until one is measured [tokens/s].
 
     Returns:
@@ -229,7 +238,8 @@ def new_state(workload: Workload, n_classes: int, *, blocks: int, block_tokens: 
     books["clients"] = bool(np.isfinite(req["patience_s"]).any() or np.isfinite(req["cancel_s"]).any())
     counts = np.bincount(np.asarray(w.class_id, np.int64), minlength=MOST_CLASSES)[:MOST_CLASSES]
     books["heap_at"][0, 1:] = np.cumsum(2 * counts + 1)
-    units, unit_ids = np.zeros(1, UNIT), np.zeros(0, np.int64)
+    unit_ids = np.zeros(0, np.int64)
+    books["caching"], books["block_tokens"] = caching, block_tokens
     if w.prefix is not None and caching:
         if w.prefix.unit_tokens % block_tokens != 0:
             raise ValueError(
@@ -237,9 +247,10 @@ def new_state(workload: Workload, n_classes: int, *, blocks: int, block_tokens: 
                 "choose a block that divides it, or prefix_cache='off'"
             )
         unit_ids = np.asarray(w.prefix.ids, np.int64)
-        units = np.zeros(int(unit_ids.max(initial=-1)) + 2, UNIT)
+        books["tails"] = int(unit_ids.max(initial=-1)) + 1
         req["first_unit"], req["units"] = w.prefix.start[:-1], np.diff(w.prefix.start)
         books["unit_blocks"] = w.prefix.unit_tokens // block_tokens
+    units = np.zeros(int(books["tails"][0]) + n + 1 if caching else 1, UNIT)
     units["older"], units["newer"] = len(units) - 1, len(units) - 1
     width = 2 * n + 2 + MOST_CLASSES
     ids, keys = np.zeros((ID_ROWS, width), np.int64), np.zeros((ID_ROWS, width))

@@ -87,9 +87,10 @@ class Reference:
     # one step
 
     def arrive(self, seen_s: float) -> None:
-        """Everyone who has arrived by `seen_s`, in order of arrival, ties open arrivals first, then by number."""
+        """Everyone who has arrived by `seen_s`, in order of arrival, ties by number."""
         while come := [r for r in self.requests if r.status == "future" and r.arrival_s <= seen_s]:
-            r = min(come, key=lambda r: (r.arrival_s, r.after >= 0, r.number))
+            r = min(come, key=lambda r: (r.arrival_s, r.number))
+            self.order.arrivals[r.kind] += 1
             length = r.prompt + r.output
             if length > self.limits.max_len or self.cache.blocks_for(length) > self.limits.blocks:
                 self.end(r, "failed")
@@ -101,12 +102,12 @@ class Reference:
     def leave(self) -> None:
         """Clients whose time has run out leave the queue; triage acts on those that were never begun."""
         for r in list(self.waiting):
-            status = r.leaves(self.now_s) if r.has_left(self.now_s) else ""
-            if not status and not r.begun:
-                status = self.order.turned_away(r, self.now_s)
-            if status:
+            if r.has_left(self.now_s):
                 self.waiting.remove(r)
-                self.end(r, status)
+                self.end(r, r.leaves(self.now_s))
+        for r, status in self.order.triage(self.waiting, self.now_s):
+            self.waiting.remove(r)
+            self.end(r, status)
 
     def seen_step(self) -> dict | None:
         """The step whose measurement the law has: the last, or with asynchronous scheduling the one before it."""
@@ -175,7 +176,6 @@ class Reference:
                 r.token_times_s.append(self.now_s)
             if r in decodes or r in chunks:
                 r.stepped = len(self.steps)
-                self.cache.enter(r)
         for r in list(self.running):
             if r.emitted >= r.output:
                 self.end_running(r, "finished")

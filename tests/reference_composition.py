@@ -81,9 +81,10 @@ class Composition:
         if self.policy.preemption == "swap" and r.computed > 0:
             r.swapped = self.cache.owned(r)
             engine.moved_blocks += r.swapped
+            self.cache.release(r)
         else:
+            self.cache.release(r)
             r.computed, r.to_compute = 0, r.prompt + r.emitted
-        self.cache.release(r)
         r.status, r.hit = "waiting", 0
         engine.waiting.insert(0, r)
         engine.preempted += 1
@@ -100,6 +101,7 @@ class Composition:
         if not self.cache.take(r, self.cache.blocks_for(r.computed + tokens)):
             return False
         self.takes[r] = ("chunk", tokens)
+        self.cache.enter(r, r.computed + tokens)
         return True
 
     def let_in(self, r: Request) -> bool:
@@ -114,7 +116,8 @@ class Composition:
         """Let a request in with its first chunk, or, swapped out while it decoded, with its next token. False if blocks lack."""
         engine = self.engine
         units = () if r.swapped else self.cache.lookup(r)
-        start = r.computed + len(units) * self.cache.unit_tokens
+        tail = 0 if r.swapped else self.cache.tail(r, len(units))
+        start = r.computed + len(units) * self.cache.unit_tokens + tail * engine.limits.block_tokens
         tokens = min(r.to_compute - start, self.chunk_cap, left)
         part = ("chunk", tokens) if tokens > 0 else ("decode", 1)
         reach = start + tokens if tokens > 0 else r.prompt + r.emitted
@@ -123,10 +126,11 @@ class Composition:
         if engine.limits.reservation == "full":
             blocks = whole
         keep = math.floor(engine.limits.watermark * (engine.limits.blocks + 1)) if engine.running else 0
-        if engine.limits.reservation == "gate" and self.cache.lacks(r, whole, keep, units):
+        if engine.limits.reservation == "gate" and self.cache.lacks(r, whole, keep, units, tail):
             return False
-        if not self.cache.take(r, blocks, keep, units):
+        if not self.cache.take(r, blocks, keep, units, tail):
             return False
+        self.cache.enter(r, start + max(tokens, 0))
         self.cut = self.cut or left == tokens < r.to_compute - start
         r.computed, r.hit = start, 0
         engine.moved_blocks += r.swapped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from headway.controllers.policy import Policy
 from headway.models.signals import Limits
@@ -20,6 +21,8 @@ class Order:
         self.chunk_cap = math.floor(policy.chunk_tokens) or 10**9
         self.weights = [float(w) for w in policy.class_shares]
         self.deficit = [0.0] * len(self.weights)
+        self.arrivals: Counter[int] = Counter()
+        self.shed: Counter[int] = Counter()
 
     def renew_rate(self, waiting: list[Request], step: int) -> None:
         """The measured rate is used once it is more than 5 % off, but not soon again; who waits is then looked up anew."""
@@ -44,21 +47,42 @@ class Order:
         """Expected time to the first token from now on."""
         carried = max(1.0, min(self.used_tps * self.setpoint_s, self.limits.max_tokens, self.chunk_cap))
         steps = math.ceil((r.to_compute - r.computed - r.hit) / carried) + (self.limits.first_token == "next_step")
-        return self.policy.estimate * steps * self.setpoint_s
+        return self.own(self.policy.estimate, r) * steps * self.setpoint_s
+
+    def own(self, numbers: float | tuple[float, ...], r: Request) -> float:
+        """The number of a request's class, where each has its own."""
+        return float(numbers[r.kind]) if isinstance(numbers, tuple) else float(numbers)
+
+    def infeasible_from_s(self, r: Request) -> float:
+        return r.arrival_s + self.ttft_s(r) * (1 + self.own(self.policy.tolerance, r)) - self.estimate_s(r)
 
     def infeasible(self, r: Request, now_s: float) -> bool:
-        return now_s > r.arrival_s + self.ttft_s(r) * (1 + self.policy.tolerance) - self.estimate_s(r)
+        return now_s > self.infeasible_from_s(r)
 
-    def turned_away(self, r: Request, now_s: float) -> str:
-        """Status of one that was never begun and is shed now, or nothing. Degrading happens on the way."""
-        if self.policy.triage == "reject" and self.infeasible(r, now_s):
-            return "rejected"
-        if self.policy.triage == "timeout" and now_s > r.arrival_s + self.policy.timeout * r.target.first_token_s:
-            return "expired"
-        if self.policy.triage == "degrade" and self.infeasible(r, now_s):
+    def over_s(self, r: Request, now_s: float) -> float:
+        """When the wait of one that was never begun was over, so that triage sheds it; infinite where it is not. Degrades on the way."""
+        if self.policy.triage == "timeout":
+            expired_s = r.arrival_s + self.policy.timeout * r.target.first_token_s
+            return expired_s if now_s > expired_s else math.inf
+        if self.policy.triage not in ("reject", "degrade") or not self.infeasible(r, now_s):
+            return math.inf
+        if self.policy.triage == "degrade":
             r.degraded = True
-            return "rejected" if self.infeasible(r, now_s) else ""
-        return ""
+        return self.infeasible_from_s(r) if self.infeasible(r, now_s) else math.inf
+
+    def triage(self, waiting: list[Request], now_s: float) -> list[tuple[Request, str]]:
+        """Who of those that were never begun is shed, with its status. Who would exceed the cap of its class is spared, for good."""
+        shed: list[tuple[Request, str]] = []
+        open_to_it = [(self.over_s(r, now_s), r.number, r) for r in waiting if not r.begun and not r.spared]
+        for over_s, _, r in sorted(open_to_it, key=lambda one: one[:2]):
+            if over_s == math.inf:
+                continue
+            if self.shed[r.kind] + 1 <= self.policy.shed_cap * self.arrivals[r.kind]:
+                self.shed[r.kind] += 1
+                shed.append((r, "expired" if self.policy.triage == "timeout" else "rejected"))
+            else:
+                r.spared = True
+        return shed
 
     def key_s(self, r: Request) -> float:
         key = r.arrival_s + self.ttft_s(r)
@@ -76,7 +100,7 @@ class Order:
         if r.emitted:
             return (0, 0, r.arrival_s, r.number)
         behind = bool(self.weights) and self.deficit[r.kind] > 1e-6
-        last = r.degraded or (self.policy.triage == "defer" and self.infeasible(r, now_s))
+        last = r.degraded or r.spared or (self.policy.triage == "defer" and self.infeasible(r, now_s))
         return (1 if behind else 2, last, self.key_s(r), r.number)
 
     def victim(self, running: list[Request]) -> Request:

@@ -35,9 +35,11 @@ class Request:
     held: list[int] = dataclasses.field(default_factory=list)
     swapped: int = 0
     hit: int = 0
+    tail_at: int = 0
     stepped: int = -1
     begun: bool = False
     degraded: bool = False
+    spared: bool = False
     status: str = "future"
     ended_s: float = math.inf
     token_times_s: list[float] = dataclasses.field(default_factory=list)
@@ -53,6 +55,11 @@ class Request:
     @property
     def decodes(self) -> bool:
         return self.computed >= self.to_compute
+
+    @property
+    def cached(self) -> int:
+        """Tokens whose cache is computed: the last one that came is not."""
+        return max(self.to_compute, self.prompt + self.emitted - 1) if self.decodes else self.computed
 
     @property
     def ended(self) -> bool:

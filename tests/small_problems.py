@@ -118,6 +118,7 @@ def keyed_parts(rng: np.random.Generator, choose: Choose, classes: int) -> dict[
         "class_shares": choose([(), tuple(rng.uniform(0.1, 1.0, classes))]),
         "priority_s": choose([(), tuple(rng.uniform(-0.5, 0.5, classes))]),
         "memory_price_s": choose([0.0, rng.uniform(0.0, 0.05)]),
+        "shed_cap": choose([1.0, 0.0, rng.uniform(0.05, 0.6)]),
     }
 
 
@@ -132,8 +133,8 @@ def policy_of(
     policy = Policy(
         order=order,
         triage=choose(allowed),
-        tolerance=rng.uniform(-0.5, 0.5),
-        estimate=rng.uniform(0.1, 2.0),
+        tolerance=choose([rng.uniform(-0.5, 0.5), tuple(rng.uniform(-0.5, 0.5, classes))]),
+        estimate=choose([rng.uniform(0.1, 2.0), tuple(rng.uniform(0.1, 2.0, classes))]),
         timeout=rng.uniform(0.3, 2.0),
         degrade=rng.uniform(1.0, 4.0),
         aging_rate=choose([0.0, 0.5, 2.0]),

@@ -150,7 +150,66 @@ def test_equal_prompts_are_computed_once_and_found_after() -> None:
     assert [s["prefill_tokens"] for s in off.reference().steps if s["prefill_tokens"]] == [64, 64, 64]
 
 
+def preempted_and_back(limits: Limits) -> Problem:
+    """Two streams of which one must give way: the cache holds both prompts and hardly more."""
+    return plain([0.0, 0.0], [40, 40], [30, 30], limits, Policy(order="fcfs", triage="none"), 64.0)
+
+
+def test_who_was_preempted_finds_its_own_blocks_again_outputs_included() -> None:
+    on = preempted_and_back(Limits(28 * 4, 4))
+    off = on._replace(limits=dataclasses.replace(on.limits, prefix_cache="off"))
+    wanted, without = on.reference(), off.reference()
+    assert wanted.preempted == without.preempted == 1
+    again, whole = (sum(s["prefill_tokens"] for s in v.steps) - 80 for v in (wanted, without))
+    assert 0 < again < whole, "some of its blocks were evicted meanwhile, not all"
+    for of, verdict in ((on, wanted), (off, without)):
+        assert_same_requests(run(of), verdict)
+        assert_same_steps(run(of), verdict)
+
+
+def test_a_unit_is_found_in_the_step_that_computes_it() -> None:
+    """Two prompts alike come at once: the second is admitted beside the first and finds all units but the one with its last token."""
+    prefix = Prefix(16, np.array([0, 4, 8]), np.array([0, 1, 2, 3] * 2))
+    workload = Workload(np.zeros(2), np.full(2, 64), np.full(2, 5), np.zeros(2, int), prefix=prefix)
+    of = plain([0.0] * 2, [64] * 2, [5] * 2, Limits(1024, 16), Policy(order="fcfs", triage="none"), 512.0)
+    of = of._replace(drawn=of.drawn._replace(workload=workload))
+    wanted, found = of.reference(), run(of)
+    assert wanted.steps[0]["prefill_tokens"] == 64 + 16
+    assert_same_requests(found, wanted)
+    assert_same_steps(found, wanted)
+
+
 # what single parts promise
+
+
+@settings(max_examples=150)
+@given(problems(orders=("edf", "slack"), triages=("reject", "timeout", "degrade")), st.sampled_from([0.0, 0.1, 0.34, 0.5, 0.9]))
+def test_triage_sheds_no_more_of_a_class_than_its_cap_and_whom_it_spares_for_good(of: Problem, cap: float) -> None:
+    verdict = with_policy(of, shed_cap=cap).reference(LONG_S)
+    for c in range(len(of.targets)):
+        mine = [r for r in verdict.requests if r.kind == c]
+        assert sum(r.status in ("rejected", "expired") for r in mine) <= cap * len(mine)
+    assert all(r.status not in ("rejected", "expired") for r in verdict.requests if r.spared)
+    free = with_policy(of, shed_cap=1.0).reference(LONG_S)
+    assert not any(r.spared for r in free.requests)
+
+
+def test_who_would_exceed_the_cap_is_served_behind_all_feasible_ones() -> None:
+    """Five are hopeless from the start; of five that have come a cap of .4 lets triage shed the two that were hopeless first."""
+    arrival_s, prompt, output = [0.0] * 6, [8, 8, 9, 8, 8, 8], [2] * 6
+    policy = Policy(order="slack", triage="reject", shed_cap=0.4, estimate=40.0, running_limit=1.0)
+    classes = [Target(0.5, 0.025)] * 5 + [Target(9.0, 0.025)]
+    of = plain(arrival_s, prompt, output, Limits(1024, 1), policy, 64.0, *classes)
+    of = of._replace(targets=(classes[0], classes[5]))
+    of = of._replace(drawn=of.drawn._replace(workload=dataclasses.replace(of.drawn.workload, class_id=np.array([0] * 5 + [1]))))
+    wanted, found = of.reference(), run(of)
+    assert [r.status for r in wanted.requests] == ["rejected"] * 2 + ["finished"] * 4
+    assert [r.spared for r in wanted.requests] == [False, False, True, True, True, False]
+    first_s = [r.token_times_s[0] for r in wanted.requests[2:]]
+    assert first_s[3] < min(first_s[:3]), "the feasible one first"
+    assert_same_requests(found, wanted)
+    assert found.spared is not None
+    assert found.spared.sum() == 3
 
 
 @settings(max_examples=100)
@@ -265,6 +324,9 @@ def test_the_problem_of_a_seed_is_always_the_same_and_each_part_is_on_often_enou
         "degrade": sum(p.triage == "degrade" for p in policies),
         "shares": sum(len(p.class_shares) > 0 for p in policies),
         "priority": sum(len(p.priority_s) > 0 for p in policies),
+        "shed_cap": sum(p.shed_cap < 1 and p.triage in ("reject", "timeout", "degrade") for p in policies),
+        "tolerance of a class": sum(np.ndim(p.tolerance) > 0 for p in policies),
+        "estimate of a class": sum(np.ndim(p.estimate) > 0 for p in policies),
     }
     for name in ("patience_s", "cancel_s", "after"):
         counts[name] = sum(getattr(w, name) is not None for w in workloads)

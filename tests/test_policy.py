@@ -269,6 +269,13 @@ def test_what_is_packed_is_cut_to_the_engines_limits() -> None:
         ({"triage": "drop"}, "triage must be one of ('none', 'defer', 'reject', 'timeout', 'degrade'), got 'drop'"),
         ({"tolerance": -2.0}, "tolerance must be in [-1, 10], got -2"),
         ({"estimate": float("nan")}, "estimate must be in [0, 100], got nan"),
+        ({"tolerance": (0.0, -2.0)}, "tolerance must be in [-1, 10], got -2"),
+        ({"timeout": (1.0, 2.0)}, "timeout must be one number for all classes, got (1.0, 2.0)"),
+        ({"shed_cap": 1.5}, "shed_cap must be in [0, 1], got 1.5"),
+        (
+            {"order": "fcfs", "shed_cap": 0.2},
+            "shed_cap 0.2 needs order 'edf' or 'slack', got 'fcfs'; stock order has no key to go by",
+        ),
         ({"timeout": -1.0}, "timeout must be in [0, 100], got -1"),
         ({"aging_rate": 101.0}, "aging_rate must be in [0, 100], got 101"),
         ({"chunk_tokens": -1.0}, "chunk_tokens must be in [0, 1e+06], got -1"),
@@ -279,6 +286,17 @@ def test_a_value_out_of_range_is_refused(fields: dict, message: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011  # the whole message is compared
         Policy(**fields).check()
     assert str(refused.value) == message
+
+
+def test_each_class_may_have_a_tolerance_and_an_estimate_of_its_own() -> None:
+    targets = (Target(1.0, 0.025, name="a"), Target(1.0, 0.025, name="b"))
+    policy = Policy(tolerance=(0.1, -0.3), estimate=(1.0, 10.0))
+    s, packed, classes = waiting_at(0.0, [0.0, 0.0], [8, 8], policy, *targets)
+    late_s = [infeasible_from_s(s.req[i], s.books[0], packed, classes) for i in range(2)]
+    assert late_s == pytest.approx([1.1 - 0.025, 0.7 - 10 * 0.025])
+    assert keys_at(0.0, [0.0, 0.0], [8, 8], policy, *targets) == pytest.approx([1.0 - 0.025, 1.0 - 10 * 0.025])
+    with pytest.raises(ValueError, match="tolerance must have one number per class, got 3 for 2 classes"):
+        pack_policy(Policy(tolerance=(0.0, 0.0, 0.0)), StaticLaw(512.0), targets, LIMITS, PLANT)
 
 
 @pytest.mark.parametrize("order", ORDERS)

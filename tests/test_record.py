@@ -56,6 +56,9 @@ def policies(draw):
         "priority_s": draw(two),
         "lookahead_z": draw(st.floats(0, 10)),
         "aging_rate": draw(st.floats(0, 100)),
+        "tolerance": draw(st.floats(-1, 10) | st.tuples(st.floats(-1, 10), st.floats(-1, 10))),
+        "estimate": draw(st.floats(0, 100) | st.tuples(st.floats(0, 100), st.floats(0, 100))),
+        "shed_cap": draw(st.sampled_from((1.0, 0.0, 0.05))),
     }
     if choices["order"] == "fcfs":
         keep = ("degrade", "lookahead_z", "aging_rate")

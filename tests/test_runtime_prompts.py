@@ -64,14 +64,15 @@ def queues(draw):
     policy = Policy(
         order=order,
         triage=draw(st.sampled_from(TRIAGES if keyed else ("none", "reject", "timeout"))),
-        tolerance=draw(st.floats(-1, 2)),
-        estimate=draw(st.floats(0, 5)),
+        tolerance=draw(st.floats(-1, 2) | st.tuples(st.floats(-1, 2), st.floats(-1, 2))),
+        estimate=draw(st.floats(0, 5) | st.tuples(st.floats(0, 5), st.floats(0, 5))),
         timeout=draw(st.floats(0, 2)),
         aging_rate=draw(st.floats(0, 3)),
         chunk_tokens=draw(st.sampled_from((0.0, 100.5, 512.0, 8192.0))),
         degrade=draw(st.floats(1, 5)),
         priority_s=draw(st.sampled_from(((), (2.5, 0.0), (0.0, 7.0)))) if keyed else (),
         memory_price_s=draw(st.sampled_from((0.0, 0.001, 0.02))) if keyed else 0.0,
+        shed_cap=draw(st.sampled_from((1.0, 0.0, 0.4, 0.7))) if keyed else 1.0,
     )
     first_token = draw(st.sampled_from(("last_chunk", "next_step")))
     limits = dataclasses.replace(LIMITS, first_token=first_token, block_tokens=draw(st.sampled_from((1, 16, 48))))
@@ -102,32 +103,48 @@ def test_order_triage_and_rate_equal_the_schedulers(drawn) -> None:
     s.req["computed"], s.req["hit"] = np.where(begun, np.floor(share * prompt), 0), np.where(begun, 0, np.floor(share * prompt))
     for i in range(len(rows)):
         join(i, s.req, e, s.ids, s.keys, packed, classes, s.units, s.unit_ids)
-    facts = [ask(run, r, now_s) for r in s.req]
-    for r, (late_s, _, _) in zip(s.req, facts, strict=True):
+    e["arrivals"][:2] = np.bincount(s.req["class_id"], minlength=2)
+    for k in s.req["class_id"]:
+        run.count_arrival(k)
+    for r in s.req:
+        late_s = run.infeasible_from_s(r["goal"] - r["computed"] - r["hit"], r["arrival_s"], int(r["class_id"]))
         assert late_s == pytest.approx(infeasible_from_s(r, e, packed, classes), abs=1e-12)
+    facts = answers(run, policy, s.req, now_s)
     leave(s.req, e, s.ids, s.keys, packed, classes)
-    assert [away for _, away, _ in facts] == np.isin(s.req["status"], (REJECTED, EXPIRED)).tolist()
-    for r, (_, away, degrades) in zip(s.req, facts, strict=True):
-        assert degrades == (r["degraded"] > 0)
+    assert [away for away, _, _ in facts] == np.isin(s.req["status"], (REJECTED, EXPIRED)).tolist()
+    assert run.sheds == e["shed"][:2].tolist()
+    for r, (away, spared, degrades) in zip(s.req, facts, strict=True):
+        assert (degrades, spared) == (r["degraded"] > 0, r["spared"] > 0)
         if not away and policy.order != "fcfs":
             key = key_of(r, e, packed, classes) + (BEHIND_S if r["behind"] else 0.0)
-            assert asked_key(run, r, now_s, limits, degraded=degrades) == pytest.approx(key, rel=0, abs=1e-12)
+            assert asked_key(run, r, now_s, limits, degraded=degrades, spared=spared) == pytest.approx(key, rel=0, abs=1e-12)
 
 
-def ask(run: Runtime, r: Any, now_s: float) -> tuple[float, bool, bool]:
-    """Infeasible from, shed, degraded, as the runtime sees it."""
-    left, k, begun = r["goal"] - r["computed"] - r["hit"], int(r["class_id"]), bool(r["admitted_s"] >= 0)
-    return (
-        run.infeasible_from_s(left, r["arrival_s"], k),
-        run.turn_away(left, r["arrival_s"], now_s, k, started=begun),
-        run.degrades(left, r["arrival_s"], now_s, k, started=begun),
-    )
+def answers(run: Runtime, policy: Policy, req: np.ndarray, now_s: float) -> list[tuple[bool, bool, bool]]:
+    """Shed, spared, degraded, as the runtime sees it: asked in the order in which the waits were over, and counted."""
+    found: dict[int, tuple[bool, bool, bool]] = {}
+
+    def over_s(i: int) -> float:
+        r = req[i]
+        if policy.triage == "timeout":
+            return r["arrival_s"] + policy.timeout * TARGETS[r["class_id"]].first_token_s
+        left = r["goal"] - r["computed"] - r["hit"]
+        return run.infeasible_from_s(left, r["arrival_s"], int(r["class_id"]), degraded=policy.triage == "degrade")
+
+    for i in sorted(range(len(req)), key=lambda i: (over_s(i), i)):
+        r = req[i]
+        row = (r["goal"] - r["computed"] - r["hit"], r["arrival_s"], now_s, int(r["class_id"]))
+        begun = bool(r["admitted_s"] >= 0)
+        found[i] = run.turn_away(*row, started=begun), run.spares(*row, started=begun), run.degrades(*row, started=begun)
+        if found[i][0]:
+            run.count_shed(row[3])
+    return [found[i] for i in range(len(req))]
 
 
-def asked_key(run: Runtime, r: Any, now_s: float, limits: Limits, *, degraded: bool) -> float:
+def asked_key(run: Runtime, r: Any, now_s: float, limits: Limits, *, degraded: bool, spared: bool) -> float:
     left, k = r["goal"] - r["computed"] - r["hit"], int(r["class_id"])
     blocks = math.ceil(r["goal"] / limits.block_tokens)
-    given = {"degraded": degraded, "blocks": blocks, "hit_tokens": r["hit"]}
+    given = {"degraded": degraded, "spared": spared, "blocks": blocks, "hit_tokens": r["hit"]}
     return run.key(left, r["arrival_s"], now_s, k, started=bool(r["emitted"] > 0), **given)
 
 
@@ -240,6 +257,8 @@ def test_a_part_that_only_the_engine_can_carry_out_is_refused_by_name(fields: di
     [
         ("priority_s", [1.0], "priority_s must have one number per class, got 1 for 2 classes"),
         ("priority_s", [1.0, None], "priority_s must be a number"),
+        ("tolerance", [0.1], "tolerance must have one number per class, got 1 for 2 classes"),
+        ("shed_cap", 1.5, "shed_cap must be a number in [0, 1], got 1.5"),
         ("degrade", 0.5, "degrade must be a number in [1, inf], got 0.5"),
         ("memory_price_s", -1.0, "memory_price_s must be a number in [0, inf], got -1.0"),
     ],

@@ -52,6 +52,7 @@ def assert_same_requests(found: Outcome, wanted: Verdict) -> None:
     assert found.emitted.tolist() == [r.emitted for r in wanted.requests]
     assert found.on_time.tolist() == wanted.on_time
     assert found.owed.tolist() == wanted.owed
+    assert found.spared is None or found.spared.tolist() == [r.spared for r in wanted.requests]
     times = [r.token_times_s for r in wanted.requests]
     ttft_s = [t[0] - r.arrival_s if t else math.nan for r, t in zip(wanted.requests, times, strict=True)]
     np.testing.assert_allclose(found.ttft_s, ttft_s, rtol=1e-9, atol=1e-12)

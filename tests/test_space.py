@@ -80,7 +80,7 @@ def test_so_does_one_with_every_part_on(
         elif f.name == "running_limit":
             assert back.running_limit == LIMITS.max_seqs
         else:
-            expected = value if isinstance(value, str) else pytest.approx(value, rel=1e-9, abs=1e-12)
+            expected = value if isinstance(value, str) else pytest.approx(value, rel=1e-9, abs=1e-12)  # tolerances stay one number
             assert getattr(back, f.name) == expected, f.name
 
 
@@ -127,7 +127,8 @@ def test_without_names_a_part_that_is_off_stays_off_and_one_that_is_on_is_search
         *STOCK_SET,
         *("prefill_every", "decode_every", "stride", "memory_price_s"),
         *("share.chat", "share.batch", "priority.chat", "priority.batch"),
-    }
+        *("tolerance.chat", "tolerance.batch", "estimate.chat", "estimate.batch", "shed_cap"),
+    } - {"tolerance", "estimate"}
 
 
 def test_every_number_of_a_policy_has_a_name_and_every_name_is_of_law_or_policy() -> None:
@@ -149,6 +150,24 @@ def test_one_class_is_named_and_the_others_keep_what_they_have() -> None:
     fresh = Space(start(), LIMITS, ("share.batch",), TARGETS)
     assert fresh.candidate(fresh.point(fresh.base)).policy.class_shares == (1.0, 1.0), "switched on by its name, from equal shares"
     assert fresh.candidate(fresh.low).policy.class_shares == (1.0, 1 / 16)
+
+
+def test_a_tolerance_may_be_one_for_all_or_each_class_its_own() -> None:
+    one = Space(start(tolerance=-0.2), LIMITS, ("tolerance", "tolerance.batch"), TARGETS)
+    assert names(one) == ["margin", "aging_rate", "tolerance", "tolerance.batch"]
+    assert one.candidate(one.high).policy.tolerance == pytest.approx(0.4)
+    point = one.point(one.base)
+    assert one.candidate(point).policy.tolerance == pytest.approx(-0.2)
+    point[-1] = one.high[-1]
+    apart = one.candidate(point)
+    assert apart.policy.tolerance == pytest.approx((-0.2, 0.4))
+    assert one.point(apart) == pytest.approx(point)
+    split = start(tolerance=(-0.2, 0.1), estimate=(0.5, 1.0))
+    assert names(Space(split, LIMITS, targets=TARGETS))[-4:] == ["tolerance.chat", "tolerance.batch", "estimate.chat", "estimate.batch"]
+    with pytest.raises(ValueError, match=r"cannot tune tolerance: it acts only with one tolerance for all classes"):
+        Space(split, LIMITS, ("tolerance",), TARGETS)
+    with pytest.raises(ValueError, match=r"cannot tune estimate: every class's own is tuned already; leave estimate out"):
+        Space(start(), LIMITS, ("estimate", "estimate.chat", "estimate.batch"), TARGETS)
 
 
 def test_the_loose_end_of_a_bound_is_off() -> None:
@@ -183,7 +202,7 @@ def test_case_e4_a_number_that_cannot_act_is_refused_in_one_line(fields: dict, n
 
 
 def test_case_e4_shares_of_one_class_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^cannot tune share\.chat: shares and priorities act between classes; give --target"):
+    with pytest.raises(ValueError, match=r"^cannot tune share\.chat: numbers per class act between classes; give --target"):
         Space(start(), LIMITS, ("share.chat",), TARGETS[:1])
 
 
@@ -199,4 +218,5 @@ def test_case_e4_aging_that_cannot_act_stays_free_and_is_reported(order: str) ->
 def test_what_a_number_needs_is_enough_for_it_to_be_offered(order: str, triage: str, phases: str, admission: str) -> None:
     base = start(order=order, triage=triage, phases=phases, admission=admission)
     offered = set(names(Space(base, LIMITS, (EVERY,), TARGETS))) - set(ALWAYS)
-    assert offered == {n for n in free_parameters(LIMITS, TARGETS) if not needs(n, base)} - set(ALWAYS)
+    each_its_own = {"tolerance", "estimate"}  # of all: where everything is free, every class has its own
+    assert offered == {n for n in free_parameters(LIMITS, TARGETS) if not needs(n, base)} - set(ALWAYS) - each_its_own

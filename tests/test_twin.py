@@ -107,6 +107,7 @@ def assert_equal(twin: TwinOutcome, problem: Problem, cut_s: float = 0.0) -> Non
     for name in ("ttft_s", "last_s", "max_gap_s"):
         np.testing.assert_allclose(getattr(twin, name), getattr(exact, name), rtol=1e-9, atol=1e-12, err_msg=name)
     np.testing.assert_array_equal(twin.degraded, np.zeros(REQUESTS, bool) if exact.degraded is None else exact.degraded > 0)
+    np.testing.assert_array_equal(twin.spared, exact.spared)
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS)))
@@ -155,6 +156,15 @@ PARTS = {
         f"triage {rule}": Part(lambda p, e, w, rule=rule: p.triage == rule, with_policy(triage="none"))
         for rule in ("defer", "reject", "timeout", "degrade")
     },
+    "tolerance of a class": Part(
+        lambda p, e, w: p.triage in ("defer", "reject", "degrade") and np.ndim(p.tolerance),
+        lambda p: with_policy(tolerance=p.candidate.policy.tolerance[0])(p),
+    ),
+    "estimate of a class": Part(
+        lambda p, e, w: (p.order == "slack" or p.triage in ("defer", "reject", "degrade")) and np.ndim(p.estimate),
+        lambda p: with_policy(estimate=p.candidate.policy.estimate[0])(p),
+    ),
+    "shed_cap": Part(lambda p, e, w: p.shed_cap < 1 and p.triage in ("reject", "timeout", "degrade"), with_policy(shed_cap=1.0)),
     "tolerance": Part(lambda p, e, w: p.triage in ("defer", "reject", "degrade"), with_policy(tolerance=0.0)),
     "estimate": Part(lambda p, e, w: p.order == "slack" or p.triage in ("defer", "reject", "degrade"), with_policy(estimate=0.0)),
     "aging_rate": Part(lambda p, e, w: p.order == "slack" and p.aging_rate > 0, with_policy(aging_rate=0.0)),

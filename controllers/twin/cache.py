@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headway.controllers.twin.load import Load, Numbers
-from headway.controllers.twin.state import Run, Track, Units, count, running
+from headway.controllers.twin.state import Run, Track, Units, count
 from headway.models.goodput import WAITING
 
 
@@ -26,7 +26,7 @@ def unit_blocks(numbers: Numbers, load: Load) -> Any:
 
 
 def available(numbers: Numbers, load: Load, run: Run) -> Any:
-    """Blocks that can be had: those that hold nothing, and idle units.
+    """Blocks that can be had: those that hold nothing, and idle ones.
 
     Args:
         numbers: of the candidate.
@@ -36,7 +36,7 @@ def available(numbers: Numbers, load: Load, run: Run) -> Any:
     Returns:
         Blocks, shape ().
     """
-    return run.books.free + count(run.units.cached & (run.units.holders == 0)) * unit_blocks(numbers, load)
+    return run.books.free + jnp.sum(run.units.left) + jnp.sum(run.track.tail)
 
 
 def held_blocks(numbers: Numbers, load: Load, track: Track) -> Any:
@@ -90,70 +90,100 @@ def leading(load: Load, i: Any, units: Any, ids: int) -> Any:
     return jnp.zeros(ids, bool).at[jnp.where(first, row, ids)].set(True, mode="drop")
 
 
-def take_blocks(numbers: Numbers, load: Load, run: Run, need: Any) -> Run:
-    """Take blocks that are known to be there, evicting the longest idle units where none is free.
+def take_blocks(run: Run, need: Any) -> Run:
+    """Take blocks that are known to be there, evicting the longest idle where none is free.
 
     Args:
-        numbers: of the candidate.
-        load: of the draw.
         run: in progress.
         need: blocks, shape ().
 
     Returns:
         The run, with the blocks taken from the pool.
     """
-    free = run.books.free - need
-    if load.unit.shape[1] == 0:
-        return run._replace(books=run.books._replace(free=free))
-    size = unit_blocks(numbers, load)
+    track, units = run.track, run.units
+    ages = jnp.concatenate([units.idle, track.tail_age])
+    before = jnp.concatenate([units.left, track.tail])
 
     def short(carry: tuple[Any, Any]) -> Any:
         # both ways out of a refusal are computed: where there are fewer, this one must come to an end as well
-        return (carry[1] < 0) & jnp.any(carry[0] & (run.units.holders == 0))
+        return (carry[1] < 0) & jnp.any(carry[0] > 0)
 
     def evict(carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        cached, free = carry
-        oldest = jnp.argmin(jnp.where(cached & (run.units.holders == 0), run.units.idle, jnp.inf))
-        return cached & (jnp.arange(cached.shape[0]) != oldest), free + size
+        left, free = carry
+        oldest = jnp.argmin(jnp.where(left > 0, ages, jnp.inf))
+        taken = jnp.minimum(-free, left[oldest])
+        return left.at[oldest].add(-taken), free + taken
 
-    cached, free = jax.lax.while_loop(short, evict, (run.units.cached, free))
-    return run._replace(books=run.books._replace(free=free), units=run.units._replace(cached=cached))
+    left, free = jax.lax.while_loop(short, evict, (before, run.books.free - need))
+    ids = units.left.shape[0]
+    units = units._replace(cached=units.cached & (left[:ids] >= before[:ids]), left=left[:ids])
+    return run._replace(track=track._replace(tail=left[ids:]), books=run.books._replace(free=free), units=units)
 
 
-def let_go(numbers: Numbers, load: Load, run: Run, i: Any) -> Run:
-    """Give back all that one request holds; of its units the deepest is idle the longest.
+def tails(numbers: Numbers, load: Load, track: Track) -> Any:
+    """Blocks after its units that each request has full of computed tokens: those that it leaves in the cache.
+
+    Args:
+        numbers: of the candidate.
+        load: of the draw.
+        track: of the requests.
+
+    Returns:
+        Blocks, shape (n,).
+    """
+    decodes = track.computed >= track.goal
+    tokens = jnp.where(decodes, jnp.maximum(track.goal, load.prompt + track.emitted - 1.0), track.computed)
+    left = jnp.floor(tokens / numbers.block) - track.shared * unit_blocks(numbers, load)
+    return jnp.where(numbers.caching, jnp.clip(left, 0.0, track.blocks), 0.0)
+
+
+def let_go(numbers: Numbers, load: Load, run: Run, i: Any, keeps: Any) -> Run:
+    """Give back all that one request holds; its tail is idle the longest, and of its units the deepest.
 
     Args:
         numbers: of the candidate.
         load: of the draw.
         run: in progress.
         i: the request.
+        keeps: whether it leaves its tail in the cache, bool, shape ().
 
     Returns:
         The run.
     """
-    track, units = run.track, run.units
+    track, units, width = run.track, run.units, load.unit.shape[1]
     me = jnp.arange(track.blocks.shape[0]) == i
-    books = run.books._replace(free=run.books.free + track.blocks[i])
-    if load.unit.shape[1]:
+    tail = jnp.where(keeps, tails(numbers, load, track)[i], 0.0)
+    books = run.books._replace(free=run.books.free + track.blocks[i] - tail)
+    if width:
         row = load.unit[i]
-        depth = jnp.arange(row.shape[0], dtype=float)
+        depth = jnp.arange(width, dtype=float)
         mine = jnp.where(depth < track.shared[i], row, units.cached.shape[0])
         holders = units.holders.at[mine].add(-1.0, mode="drop")
-        age = units.releases * (row.shape[0] + 1.0) + (row.shape[0] - depth)
+        age = units.releases * (width + 1.0) + (width - depth)
         idle = units.idle.at[mine].set(age, mode="drop")
-        units = units._replace(holders=holders, idle=jnp.where(holders == 0, idle, units.idle), releases=units.releases + 1.0)
-    track = track._replace(blocks=jnp.where(me, 0.0, track.blocks), shared=jnp.where(me, 0.0, track.shared))
-    return run._replace(track=track, books=books, units=units)
+        left = units.left.at[mine].set(unit_blocks(numbers, load), mode="drop")
+        units = units._replace(
+            holders=holders, idle=jnp.where(holders == 0, idle, units.idle), left=jnp.where(holders == 0, left, units.left)
+        )
+    track = track._replace(
+        tail=jnp.where(me, tail, track.tail),
+        tail_at=jnp.where(me, track.shared, track.tail_at),
+        tail_age=jnp.where(me, units.releases * (width + 1.0), track.tail_age),
+        blocks=jnp.where(me, 0.0, track.blocks),
+        shared=jnp.where(me, 0.0, track.shared),
+    )
+    return run._replace(track=track, books=books, units=units._replace(releases=units.releases + 1.0))
 
 
-def file_units(numbers: Numbers, load: Load, run: Run) -> Run:
-    """Put the prompt units that are computed now into the cache; one that is there already is shared and its copy given back.
+def file_units(numbers: Numbers, load: Load, run: Run, i: Any, upto: Any) -> Run:
+    """Put the prompt units of one request that are computed after this step into the cache; one that is there is shared, its copy freed.
 
     Args:
         numbers: of the candidate.
         load: of the draw.
-        run: in progress, the chunks computed.
+        run: in progress.
+        i: the request.
+        upto: tokens computed after this step, shape () [tokens].
 
     Returns:
         The run.
@@ -161,20 +191,20 @@ def file_units(numbers: Numbers, load: Load, run: Run) -> Run:
     width = load.unit.shape[1]
     if width == 0:
         return run
-    track, units = run.track, run.units
-    depth = jnp.arange(width, dtype=float)[None, :]
-    there = (running(track) & numbers.caching)[:, None] & (load.unit >= 0)
-    done = (depth + 1.0) * load.unit_tokens <= track.computed[:, None]
-    fresh = there & (depth >= track.shared[:, None]) & done
-    ids = units.cached.shape[0]
-    more = jnp.zeros(ids).at[jnp.where(fresh, load.unit, ids)].add(1.0, mode="drop")
-    kept = jnp.where((more > 0) & ~units.cached, 1.0, 0.0)
-    size = unit_blocks(numbers, load)
-    mine = jnp.sum(jnp.where(fresh, 1.0, 0.0), axis=1)
-    books = run.books._replace(free=run.books.free + size * jnp.sum(more - kept))
-    track = track._replace(blocks=track.blocks - size * mine, shared=track.shared + mine)
-    units = units._replace(cached=units.cached | (more > 0), holders=units.holders + more)
-    return run._replace(track=track, books=books, units=units)
+    track, units, row = run.track, run.units, load.unit[i]
+    depth = jnp.arange(width, dtype=float)
+    fresh = numbers.caching & (row >= 0) & (depth >= track.shared[i]) & ((depth + 1.0) * load.unit_tokens <= upto)
+    ids, size = units.cached.shape[0], unit_blocks(numbers, load)
+    more = jnp.zeros(ids, bool).at[jnp.where(fresh, row, ids)].set(True, mode="drop")
+    copies, useless = size * count(more & units.cached), jnp.sum(jnp.where(more & ~units.cached, units.left, 0.0))
+    me, many = jnp.arange(track.blocks.shape[0]) == i, count(fresh)
+    track = track._replace(
+        blocks=jnp.where(me, track.blocks - size * many, track.blocks), shared=jnp.where(me, track.shared + many, track.shared)
+    )
+    units = units._replace(
+        cached=units.cached | more, holders=units.holders + jnp.where(more, 1.0, 0.0), left=jnp.where(more, 0.0, units.left)
+    )
+    return run._replace(track=track, books=run.books._replace(free=run.books.free + copies + useless), units=units)
 
 
 def preempt(numbers: Numbers, load: Load, run: Run, i: Any) -> tuple[Run, Any]:
@@ -194,6 +224,8 @@ def preempt(numbers: Numbers, load: Load, run: Run, i: Any) -> tuple[Run, Any]:
     moved = jnp.where(numbers.swap & (track.computed[i] > 0), held_blocks(numbers, load, track)[i], 0.0)
     again = me & ~(numbers.swap & (track.computed > 0))
     back = jnp.abs(track.take[i])
+    run = let_go(numbers, load, run, i, again[i])
+    track, books = run.track, run.books
     track = track._replace(
         take=jnp.where(me, 0.0, track.take),
         swapped=jnp.where(me, moved, track.swapped),
@@ -203,4 +235,4 @@ def preempt(numbers: Numbers, load: Load, run: Run, i: Any) -> tuple[Run, Any]:
         place=jnp.where(me, -1.0 - books.fronts, track.place),
     )
     books = books._replace(moved=books.moved + moved, fronts=books.fronts + 1.0)
-    return let_go(numbers, load, run._replace(track=track, books=books), i), back
+    return run._replace(track=track, books=books), back

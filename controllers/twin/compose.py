@@ -41,7 +41,7 @@ def serve_running(numbers: Numbers, load: Load, step: Step, who: Any, turn: Any)
     fast = (count(who) <= step.left) & (total <= available(numbers, load, step.run)) & ~jnp.any(who & ~decodes(track))
     given = who & fast
     track = track._replace(take=jnp.where(given, -1.0, track.take), blocks=track.blocks + jnp.where(given, need, 0.0))
-    run = take_blocks(numbers, load, step.run._replace(track=track), jnp.where(fast, total, 0.0))
+    run = take_blocks(step.run._replace(track=track), jnp.where(fast, total, 0.0))
     step = step._replace(run=run, left=step.left - count(given))
 
     def after(carry: tuple[Step, Any]) -> Any:

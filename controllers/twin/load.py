@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.controllers.policy import PHASES, TRIAGES, Policy, prefill_rate_tps
+from headway.controllers.policy import PHASES, TRIAGES, Policy, check_classes, prefill_rate_tps
 from headway.controllers.simulator import Candidate, Draw
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
@@ -71,11 +71,12 @@ class Load(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """A policy under its law, targets and limits, as numbers of shape () and flags; shares, priorities and strides have one per class.
+    """A policy under its law, targets and limits, as numbers of shape () and flags; some have one per class.
 
     Args:
-        tolerance: see `Policy`, as the next twelve.
-        estimate: factor.
+        tolerance: see `Policy`, as the next thirteen; shape (classes,).
+        estimate: factor, shape (classes,).
+        shed_cap: share of a class's arrivals.
         timeout: share of the TTFT.
         aging: [s/s].
         chunk: NO_CAP for none [tokens].
@@ -116,6 +117,7 @@ class Numbers(NamedTuple):
 
     tolerance: Any
     estimate: Any
+    shed_cap: Any
     timeout: Any
     aging: Any
     chunk: Any
@@ -182,18 +184,17 @@ def numbers_of(candidate: Candidate, targets: tuple[Target, ...], limits: Limits
         Numbers, of numpy.
 
     Raises:
-        ValueError: shares or priorities of another number of classes than there are.
+        ValueError: numbers per class for another number of classes than there are.
     """
     policy, law = candidate.policy, candidate.law
-    for name in ("class_shares", "priority_s"):
-        if len(getattr(policy, name)) not in (0, len(targets)):
-            raise ValueError(f"{name} must have one number per class, got {len(getattr(policy, name))} for {len(targets)} classes")
+    check_classes(policy, len(targets))
     budget_s = min(t.budget_s for t in targets)
     setpoint_s = (1 - law.setpoint_margin) * budget_s
     per_class = lambda given: np.array([*map(float, given), *[0.0] * len(targets)][: len(targets)])  # noqa: E731
     row = Numbers(
-        tolerance=policy.tolerance,
-        estimate=policy.estimate,
+        tolerance=np.zeros(len(targets)) + policy.tolerance,
+        estimate=np.zeros(len(targets)) + policy.estimate,
+        shed_cap=policy.shed_cap,
         timeout=policy.timeout,
         aging=policy.aging_rate,
         chunk=np.floor(policy.chunk_tokens) or NO_CAP,

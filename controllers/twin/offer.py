@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headway.controllers.twin.cache import available, hits, leading, preempt, take_blocks, unit_blocks
+from headway.controllers.twin.cache import available, file_units, hits, leading, preempt, take_blocks, unit_blocks
 from headway.controllers.twin.load import Load, Numbers
 from headway.controllers.twin.order import victim
 from headway.controllers.twin.state import Run, count, running
@@ -47,6 +47,7 @@ class Offer(NamedTuple):
         decode: bool.
         fresh: comes in from the queue, bool.
         units: prefix units that it holds with it.
+        tail: blocks of its own that it finds again.
         computed: what counts as computed then [tokens].
         need: blocks to take.
         fits: the blocks are there, bool.
@@ -57,6 +58,7 @@ class Offer(NamedTuple):
     decode: Any
     fresh: Any
     units: Any
+    tail: Any
     computed: Any
     need: Any
     fits: Any
@@ -79,22 +81,24 @@ def offer(numbers: Numbers, load: Load, step: Step, i: Any) -> Offer:
     looks = fresh & ~back
     found = hits(numbers, load, run.units, load.unit[i][None], track.goal[i][None])[0]
     units = jnp.where(looks, found, track.shared[i])
-    computed = jnp.where(looks, units * load.unit_tokens, track.computed[i])
+    size = unit_blocks(numbers, load)
+    own = jnp.minimum(track.tail[i], jnp.floor((track.goal[i] - 1.0) / numbers.block) - units * size)
+    tail = jnp.where(looks & track.begun[i] & (track.tail_at[i] == units), own, 0.0)
+    computed = jnp.where(looks, units * load.unit_tokens + tail * numbers.block, track.computed[i])
     rest = track.goal[i] - computed
     decode = rest <= 0
     tokens = jnp.where(decode, 1.0, jnp.minimum(jnp.minimum(rest, numbers.chunk), step.left))
     upto = jnp.where(numbers.full & fresh, track.goal[i], computed + tokens)
     upto = jnp.where(decode, load.prompt[i] + track.emitted[i], upto)
-    size = unit_blocks(numbers, load)
-    held = track.blocks[i] + units * size
+    held = track.blocks[i] + units * size + tail
     need = jnp.maximum(jnp.ceil(upto / numbers.block) - held, jnp.where(fresh, track.swapped[i], 0.0))
-    room = available(numbers, load, run) - jnp.where(fresh & jnp.any(running(track)), numbers.keep, 0.0)
+    room = available(numbers, load, run) - jnp.where(fresh & jnp.any(running(track)), numbers.keep, 0.0) - tail
     if load.unit.shape[1]:
         mine = leading(load, i, jnp.where(looks, units, 0.0), run.units.cached.shape[0])
         room = room - size * count(mine & (run.units.holders == 0))
     need = jnp.maximum(need, 0.0)
     whole = jnp.maximum(jnp.ceil(track.goal[i] / numbers.block) - held, need)
-    return Offer(tokens, rest, decode, fresh, units, computed, need, jnp.where(numbers.gate & fresh, whole, need) <= room)
+    return Offer(tokens, rest, decode, fresh, units, tail, computed, need, jnp.where(numbers.gate & fresh, whole, need) <= room)
 
 
 def accept(numbers: Numbers, load: Load, step: Step, i: Any, given: Offer) -> Step:
@@ -116,20 +120,24 @@ def accept(numbers: Numbers, load: Load, step: Step, i: Any, given: Offer) -> St
     if load.unit.shape[1]:
         found = jnp.where(given.fresh & (track.swapped[i] == 0), given.units, 0.0)
         mine = leading(load, i, found, units.cached.shape[0])
-        units = units._replace(holders=units.holders + jnp.where(mine, 1.0, 0.0))
+        units = units._replace(holders=units.holders + jnp.where(mine, 1.0, 0.0), left=jnp.where(mine, 0.0, units.left))
     moved = jnp.where(given.fresh, track.swapped[i], 0.0)
-    books = books._replace(moved=books.moved + moved, seats=books.seats + jnp.where(given.fresh, 1.0, 0.0))
+    useless = jnp.where(given.fresh, track.tail[i] - given.tail, 0.0)  # what it does not find again of its tail is given up
+    books = books._replace(free=books.free + useless, moved=books.moved + moved, seats=books.seats + jnp.where(given.fresh, 1.0, 0.0))
     track = track._replace(
         status=jnp.where(me, RUNNING, track.status),
         take=jnp.where(me, jnp.where(given.decode, -1.0, given.tokens), track.take),
-        blocks=jnp.where(me, track.blocks + given.need, track.blocks),
+        blocks=jnp.where(me, track.blocks + given.need + given.tail, track.blocks),
+        tail=jnp.where(came, 0.0, track.tail),
         shared=jnp.where(me, given.units, track.shared),
         computed=jnp.where(me, given.computed, track.computed),
         swapped=jnp.where(me, 0.0, track.swapped),
         begun=track.begun | came,
         seat=jnp.where(came, books.seats, track.seat),
     )
-    run = take_blocks(numbers, load, run._replace(track=track, books=books, units=units), given.need)
+    run = take_blocks(run._replace(track=track, books=books, units=units), given.need)
+    after = given.computed + jnp.where(given.decode, 0.0, given.tokens)
+    run = file_units(numbers, load, run, i, jnp.where(given.decode & ~given.fresh, 0.0, after))
     cut = ~given.decode & (given.tokens == step.left) & (given.tokens < given.rest)
     return step._replace(run=run, left=step.left - given.tokens, cut=step.cut | cut)
 

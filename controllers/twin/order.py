@@ -48,7 +48,7 @@ def serving_s(numbers: Numbers, load: Load, run: Run) -> Any:
     carried = jnp.maximum(1.0, jnp.minimum(run.books.used_tps * numbers.setpoint_s, cap))
     rest = track.goal - track.computed - jnp.where(track.begun, 0.0, track.hit)
     steps = jnp.ceil(rest / carried) + jnp.where(numbers.later, 1.0, 0.0)
-    return numbers.estimate * steps * numbers.setpoint_s
+    return numbers.estimate[load.kind] * steps * numbers.setpoint_s
 
 
 def infeasible(numbers: Numbers, load: Load, run: Run) -> Any:
@@ -64,8 +64,22 @@ def infeasible(numbers: Numbers, load: Load, run: Run) -> Any:
     Returns:
         Mask, shape (n,).
     """
-    latest = run.track.arrival_s + own_ttft_s(numbers, load, run.track) * (1.0 + numbers.tolerance)
-    return run.books.now_s > latest - serving_s(numbers, load, run)
+    return run.books.now_s > infeasible_from_s(numbers, load, run)
+
+
+def infeasible_from_s(numbers: Numbers, load: Load, run: Run) -> Any:
+    """When each first token becomes too late by more than the tolerance, even if served from then on.
+
+    Args:
+        numbers: of the candidate.
+        load: of the draw.
+        run: in progress.
+
+    Returns:
+        Time, shape (n,) [s].
+    """
+    latest = run.track.arrival_s + own_ttft_s(numbers, load, run.track) * (1.0 + numbers.tolerance[load.kind])
+    return latest - serving_s(numbers, load, run)
 
 
 def keys_s(numbers: Numbers, load: Load, run: Run) -> Any:
@@ -149,14 +163,13 @@ def arrive(choices: Choices, numbers: Numbers, load: Load, run: Run, seen_s: Any
         who, track = due(run), run.track
         if choices.stock:
             first = who & (track.arrival_s == jnp.min(jnp.where(who, track.arrival_s, jnp.inf)))
-            opened = first & (load.after < 0)
-            first = jnp.where(jnp.any(opened), opened, first)
             who = jnp.arange(first.shape[0]) == jnp.argmax(first)
         run = end(load, run, who & never, FAILED)
         track = run.track._replace(
             status=jnp.where(who & ~never, WAITING, run.track.status), place=jnp.where(who, run.books.places, run.track.place)
         )
-        run = run._replace(track=track, books=run.books._replace(places=run.books.places + 1.0))
+        arrivals = run.books.arrivals.at[load.kind].add(jnp.where(who, 1.0, 0.0))
+        run = run._replace(track=track, books=run.books._replace(places=run.books.places + 1.0, arrivals=arrivals))
         return key_anew(numbers, load, run, who, choices.units > 0)
 
     return jax.lax.while_loop(lambda run: jnp.any(due(run)), come, run)
@@ -226,20 +239,53 @@ def leave(numbers: Numbers, load: Load, run: Run) -> Run:
     """
     gone = waiting(run.track) & out_of_time(load, run)
     run = end(load, run, gone, left_as(load, run))
-    new = waiting(run.track) & ~run.track.begun
+    new = waiting(run.track) & ~run.track.begun & ~run.track.spared
     late, rule = new & infeasible(numbers, load, run), numbers.triage
     fresh = (rule == DEGRADE) & late & ~run.track.degraded
     run = run._replace(track=run.track._replace(degraded=run.track.degraded | fresh))
     run = key_anew(numbers, load, run, fresh, False)
-    hopeless = late & ((rule == REJECT) | ((rule == DEGRADE) & infeasible(numbers, load, run)))
-    expired = new & (rule == TIMEOUT) & (run.books.now_s > run.track.arrival_s + numbers.timeout * load.ttft_s)
-    return end(load, run, hopeless | expired, jnp.where(expired, EXPIRED, REJECTED))
+    expired_s = run.track.arrival_s + numbers.timeout * load.ttft_s
+    over_s = jnp.where(rule == TIMEOUT, expired_s, infeasible_from_s(numbers, load, run))
+    sheds = (rule == REJECT) | (rule == DEGRADE) | (rule == TIMEOUT)
+    return shed(numbers, load, run, new & sheds & (run.books.now_s > over_s), over_s)
+
+
+def shed(numbers: Numbers, load: Load, run: Run, whom: Any, over_s: Any) -> Run:
+    """Shed those whose wait is over, the longest over first, as far as the cap lets; who would exceed it is spared.
+
+    Args:
+        numbers: of the candidate.
+        load: of the draw.
+        run: in progress.
+        whom: they, shape (n,).
+        over_s: when the wait of each was over, shape (n,) [s].
+
+    Returns:
+        The run.
+    """
+    status = jnp.where(numbers.triage == TIMEOUT, EXPIRED, REJECTED)
+
+    def more(carry: tuple[Run, Any]) -> Any:
+        return jnp.any(carry[1])
+
+    def one(carry: tuple[Run, Any]) -> tuple[Run, Any]:
+        run, left = carry
+        first = jnp.arange(left.shape[0]) == jnp.argmin(jnp.where(left, over_s, jnp.inf))
+        who = jnp.where(numbers.shed_cap < 1.0, first, left)  # without a cap all at once
+        books, kind = run.books, load.kind
+        allowed = (numbers.shed_cap >= 1.0) | (books.shed[kind] + 1.0 <= numbers.shed_cap * books.arrivals[kind])
+        run = end(load, run, who & allowed, status)
+        counted = books.shed.at[kind].add(jnp.where(who & allowed, 1.0, 0.0))
+        track = run.track._replace(spared=run.track.spared | (who & ~allowed))
+        return run._replace(track=track, books=run.books._replace(shed=counted)), left & ~who
+
+    return jax.lax.while_loop(more, one, (run, whom))[0]
 
 
 def ranks(numbers: Numbers, load: Load, run: Run) -> tuple[Any, Any]:
     """Order of all prompts in this step: rank first, then key, then number.
 
-    0 a stream, 1 and 2 of a class behind its share, 3 and 4 of another; of the two the second is deferred or degraded.
+    0 a stream, 1 and 2 of a class behind its share, 3 and 4 of another; of the two the second is deferred, degraded or spared.
 
     Args:
         numbers: of the candidate.
@@ -252,7 +298,7 @@ def ranks(numbers: Numbers, load: Load, run: Run) -> tuple[Any, Any]:
     track = run.track
     stream = track.emitted > 0
     ahead = run.books.deficit[load.kind] <= LACK_TOKENS
-    behind = track.degraded | ((numbers.triage == DEFER) & infeasible(numbers, load, run))
+    behind = track.degraded | track.spared | ((numbers.triage == DEFER) & infeasible(numbers, load, run))
     rank = jnp.where(stream, 0.0, 1.0 + jnp.where(ahead, 2.0, 0.0) + jnp.where(behind, 1.0, 0.0))
     key = jnp.where(waiting(track), track.key, keys_s(numbers, load, run))
     return rank, jnp.where(stream, track.arrival_s, key)

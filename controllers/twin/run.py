@@ -61,6 +61,7 @@ class TwinOutcome(NamedTuple):
         last_s: time of the last token at the engine [s].
         max_gap_s: longest gap between tokens at the engine [s].
         degraded: whether it was given degraded targets.
+        spared: whether triage would have shed it, but for the cap.
         preempted: preemptions.
     """
 
@@ -74,6 +75,7 @@ class TwinOutcome(NamedTuple):
     last_s: np.ndarray
     max_gap_s: np.ndarray
     degraded: np.ndarray
+    spared: np.ndarray
     preempted: int
 
 
@@ -274,7 +276,7 @@ def simulate_twin(
     counts = {"clock_s": float(b.settled_s), "steps": int(b.step), "preempted": int(b.fronts)}
     return TwinOutcome(
         t.on_time, t.owed, status=t.status, emitted=t.emitted, ttft_s=t.ttft_s, last_s=t.last_s, max_gap_s=t.max_gap_s,
-        degraded=t.degraded, **counts
+        degraded=t.degraded, spared=t.spared, **counts
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from headway.controllers.twin.admission import forget
-from headway.controllers.twin.cache import file_units, let_go
+from headway.controllers.twin.cache import let_go, tails
 from headway.controllers.twin.load import Load, Numbers
 from headway.controllers.twin.order import end, left_as, out_of_time
 from headway.controllers.twin.state import Run, Track, running
@@ -17,6 +17,8 @@ from headway.models.mechanics import EXACT
 
 LEARNS_FROM = 64.0
 """Least prompt tokens of a step from which the prefill rate is learned [tokens]."""
+SEAT = 2.0**-30
+"""Of what is let go at the same time, who was admitted first goes first: below one for as many admissions as there can be."""
 WEIGHT = 0.02
 """Weight of the newest step in the rate."""
 
@@ -64,14 +66,17 @@ def give_back(numbers: Numbers, load: Load, run: Run, who: Any) -> Run:
         The run.
     """
     if load.unit.shape[1] == 0:
-        blocks = run.track.blocks
-        books = run.books._replace(free=run.books.free + jnp.sum(jnp.where(who, blocks, 0.0)))
-        return run._replace(track=run.track._replace(blocks=jnp.where(who, 0.0, blocks)), books=books)
+        track, blocks = run.track, run.track.blocks
+        tail = jnp.where(who, tails(numbers, load, track), track.tail)
+        books = run.books._replace(free=run.books.free + jnp.sum(jnp.where(who, blocks - tail, 0.0)))
+        age = jnp.where(who, run.units.releases + track.seat * SEAT, track.tail_age)
+        track = track._replace(blocks=jnp.where(who, 0.0, blocks), tail=tail, tail_at=jnp.where(who, 0.0, track.tail_at), tail_age=age)
+        return run._replace(track=track, books=books, units=run.units._replace(releases=run.units.releases + 1.0))
 
     def one(carry: tuple[Run, Any]) -> tuple[Run, Any]:
         run, left = carry
         i = jnp.argmin(jnp.where(left, run.track.seat, jnp.inf))
-        return let_go(numbers, load, run, i), left & (jnp.arange(left.shape[0]) != i)
+        return let_go(numbers, load, run, i, jnp.ones((), bool)), left & (jnp.arange(left.shape[0]) != i)
 
     return jax.lax.while_loop(lambda carry: jnp.any(carry[1]), one, (run, who))[0]
 
@@ -95,7 +100,7 @@ def settle(numbers: Numbers, load: Load, run: Run, shares: Any) -> Run:
     token = (track.take < 0) | (chunk & (computed >= track.goal) & ~(numbers.later & (track.emitted == 0)))
     track = track._replace(computed=computed, stepped=jnp.where(track.take != 0, books.step - 1.0, track.stepped))
     track = emit(load, track._replace(take=jnp.zeros_like(track.take)), token, books.now_s)
-    run = file_units(numbers, load, run._replace(track=track, books=books._replace(deficit=shares)))
+    run = run._replace(track=track, books=books._replace(deficit=shares))
     done = token & (run.track.emitted >= load.output)
     gone = running(run.track) & ~done & out_of_time(load, run)
     status = jnp.where(done, FINISHED, left_as(load, run))

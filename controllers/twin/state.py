@@ -34,9 +34,13 @@ class Track(NamedTuple):
         stepped: index of the step that gave its last token or chunk.
         begun: was admitted once, bool.
         degraded: bool.
+        spared: triage would have shed it, but for the cap, bool.
         ghost: ended, and rides once more, bool.
         place: in the queue, least first.
         seat: order of admission, least first.
+        tail: blocks of its own that it left in the prefix cache.
+        tail_at: units before them.
+        tail_age: when it left them, least first.
         hit: tokens of its prompt found in the cache when its key was taken [tokens].
         key: least first, while it waits [s].
         last_s: time of its last token [s].
@@ -60,9 +64,13 @@ class Track(NamedTuple):
     stepped: Any
     begun: Any
     degraded: Any
+    spared: Any
     ghost: Any
     place: Any
     seat: Any
+    tail: Any
+    tail_at: Any
+    tail_age: Any
     hit: Any
     key: Any
     last_s: Any
@@ -81,7 +89,7 @@ class Books(NamedTuple):
         settled_s: end of the last step [s].
         started_s: start of the last step [s].
         step: steps so far.
-        free: blocks that hold nothing.
+        free: blocks that hold nothing; idle ones do.
         rate_tps: prefill rate lately measured [tokens/s].
         used_tps: the one that estimates use [tokens/s].
         renewed: step in which it last took the measured one.
@@ -94,6 +102,8 @@ class Books(NamedTuple):
         last: what the law is told of the last step, shape (SEEN,).
         earlier: of the one before, shape (SEEN,).
         deficit: of each class, shape (classes,) [tokens].
+        arrivals: of each class, shape (classes,).
+        shed: of them, by triage, shape (classes,).
     """
 
     now_s: Any
@@ -113,20 +123,24 @@ class Books(NamedTuple):
     last: Any
     earlier: Any
     deficit: Any
+    arrivals: Any
+    shed: Any
 
 
 class Units(NamedTuple):
     """The prefix cache; shapes (ids,).
 
     Args:
-        cached: bool.
+        cached: whole, bool.
         holders: requests that hold it.
+        left: blocks of it that nobody holds.
         idle: when it was let go, least first.
-        releases: requests that let go so far, shape ().
+        releases: how often something was let go so far, shape ().
     """
 
     cached: Any
     holders: Any
+    left: Any
     idle: Any
     releases: Any
 
@@ -196,15 +210,16 @@ def fresh_run(choices: Choices, numbers: Numbers, load: Load, law: Controller) -
     track = Track(*[zero] * len(Track._fields))._replace(
         status=jnp.full(zero.shape, FUTURE), arrival_s=after, ended_s=zero + jnp.inf, goal=load.prompt, ttft_s=zero + jnp.nan
     )
-    track = track._replace(begun=none, degraded=none, ghost=none)
+    track = track._replace(begun=none, degraded=none, spared=none, ghost=none)
     nought = jnp.zeros((), float)
     silent = jnp.zeros(SEEN).at[0].set(jnp.nan)
     books = Books(*[nought] * len(Books._fields))._replace(
         free=numbers.blocks, rate_tps=numbers.rate_tps, used_tps=numbers.rate_tps, last=silent, earlier=silent, unprompted=nought + jnp.inf
     )
-    books = books._replace(deficit=jnp.zeros_like(numbers.shares), stalled=jnp.zeros((), bool))
+    none_yet = jnp.zeros_like(numbers.shares)
+    books = books._replace(deficit=none_yet, arrivals=none_yet, shed=none_yet, stalled=jnp.zeros((), bool))
     ids = jnp.zeros(choices.units)
-    units = Units(jnp.zeros(choices.units, bool), ids, ids, nought)
+    units = Units(jnp.zeros(choices.units, bool), ids, ids, ids, nought)
     outlook = None
     if choices.admission:
         lengths = jnp.zeros((min(numbers.shares.shape[0], OUTLOOK_CLASSES), OUTLOOK_BINS))

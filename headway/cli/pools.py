@@ -83,7 +83,7 @@ def pools(
             transfer_s_per_token=transfer_given(transfer),
             transfer_latency_s=duration_s(latency),
             dispatch=dispatch,
-            effort=dataclasses.replace(EFFORT, heldout_seeds=runs, requests=load.requests(requests), seed=seed),
+            effort=dataclasses.replace(EFFORT, heldout_seeds=runs, requests=load.requests(requests, identified, limits), seed=seed),
             candidate=base,
             progress=bar,
         ).to_json()

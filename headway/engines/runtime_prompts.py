@@ -10,7 +10,7 @@ from headway.engines.runtime_gains import finite, number
 ORDERS, TRIAGES = ("fcfs", "edf", "slack"), ("none", "defer", "reject", "timeout", "degrade")
 
 BEHIND_S = 1e6
-"""Added to the key of a deferred or degraded request: behind every feasible one, among themselves still by key [s]."""
+"""Added to the key of a deferred, degraded or spared request: behind every feasible one, among themselves still by key [s]."""
 STREAM_S = 1e7
 """Taken from the key of a request that has emitted: its client is already watching a stream [s]."""
 RENEW, RENEW_STEPS = 0.05, 32
@@ -71,7 +71,11 @@ class Prompts:
             raise ValueError(f"unknown order {self.order!r} or triage {self.triage!r}; this runtime knows {ORDERS} and {TRIAGES}")
         if own := engines_own(policy):
             raise ValueError(own)
-        self.tolerance, self.estimate = number(policy, "tolerance"), number(policy, "estimate")
+        self.tolerance, self.estimate = (self._each(policy, name) for name in ("tolerance", "estimate"))
+        self.shed_cap = finite(policy.get("shed_cap", {"value": 1.0})["value"], "shed_cap", 0.0, 1.0)
+        if self.shed_cap < 1.0 and self.order == "fcfs":
+            raise ValueError(f"shed_cap {self.shed_cap:g} needs order 'edf' or 'slack', got 'fcfs'")
+        self.arrivals, self.sheds = [0] * len(self.first_token_s), [0] * len(self.first_token_s)
         self.timeout, self.aging_rate = number(policy, "timeout"), number(policy, "aging_rate")
         self.chunk_tokens = float(math.floor(number(policy, "chunk_tokens")))
         self.degrade = finite(policy.get("degrade", {"value": 2.0})["value"], "degrade", 1.0)
@@ -81,6 +85,15 @@ class Prompts:
             raise ValueError(f"priority_s must have one number per class, got {len(self.priority_s)} for {len(self.first_token_s)} classes")
         self.block_tokens = finite(engine.get("block_tokens", 16), "block_tokens", 1.0)
         self.extra_steps = int(engine["first_token"] == "next_step")
+
+    def _each(self, policy: dict[str, Any], name: str) -> tuple[float, ...]:
+        """The number of each class, where a file holds one for all or one for each."""
+        found, classes = policy[name]["value"], len(self.first_token_s)
+        if not isinstance(found, (list, tuple)):
+            return (number(policy, name),) * classes
+        if len(found) != classes:
+            raise ValueError(f"{name} must have one number per class, got {len(found)} for {classes} classes")
+        return tuple(finite(x, name) for x in found)
 
     def observe(self, step_time_s: float, prefill_tokens: float) -> None:
         """Count a step and keep the running mean of the prefill rate. `update` does it; for an engine that uses no more than this.
@@ -104,11 +117,12 @@ class Prompts:
         self.rate_tps = self.used_tps = rate_tps
         self._steps = self._renewed = 0
 
-    def service_s(self, tokens_left: float) -> float:
+    def service_s(self, tokens_left: float, class_id: int = 0) -> float:
         """Estimated time from now to the first token, were a prompt served without waiting.
 
         Args:
             tokens_left: prompt tokens still to compute, without those that the prefix cache holds [tokens].
+            class_id: index into the targets.
 
         Returns:
             Time [s].
@@ -117,7 +131,7 @@ class Prompts:
         if self.chunk_tokens > 0.0:
             carried = min(carried, self.chunk_tokens)
         steps = math.ceil(tokens_left / max(carried, 1.0)) + self.extra_steps
-        return self.estimate * steps * self.setpoint_s
+        return self.estimate[class_id] * steps * self.setpoint_s
 
     def target_s(self, class_id: int, degraded: bool) -> float:
         """Longest time to first token at the engine.
@@ -144,7 +158,7 @@ class Prompts:
         Returns:
             Slack [s]; negative means late even if started now.
         """
-        return arrival_s + self.target_s(class_id, degraded) - now_s - self.service_s(tokens_left)
+        return arrival_s + self.target_s(class_id, degraded) - now_s - self.service_s(tokens_left, class_id)
 
     def infeasible_from_s(self, tokens_left: float, arrival_s: float, class_id: int = 0, *, degraded: bool = False) -> float:
         """When a prompt is too late by more than the tolerance, even if started then: arrival + ttft (1 + tolerance) - service.
@@ -158,7 +172,8 @@ class Prompts:
         Returns:
             Time, on the clock of the arrival [s].
         """
-        return arrival_s + self.target_s(class_id, degraded) * (1.0 + self.tolerance) - self.service_s(tokens_left)
+        patience_s = self.target_s(class_id, degraded) * (1.0 + self.tolerance[class_id])
+        return arrival_s + patience_s - self.service_s(tokens_left, class_id)
 
     def key(
         self,
@@ -169,6 +184,7 @@ class Prompts:
         *,
         started: bool = False,
         degraded: bool = False,
+        spared: bool = False,
         blocks: float = 0.0,
         hit_tokens: float = 0.0,
     ) -> float:
@@ -184,6 +200,7 @@ class Prompts:
             class_id: index into the targets.
             started: it has emitted a token and was preempted since: its client is watching a stream.
             degraded: `degrades` said so once.
+            spared: `spares` said so once.
             blocks: cache blocks that its whole prompt needs, where it waits; 0 where it runs. For a price of memory.
             hit_tokens: of its prompt that the prefix cache holds, where it was never admitted; likewise [tokens].
 
@@ -197,12 +214,12 @@ class Prompts:
         ttft_s = self.target_s(class_id, degraded)
         key = arrival_s + ttft_s
         if self.order == "slack":
-            key = (1.0 + self.aging_rate) * arrival_s + ttft_s - self.service_s(tokens_left)
+            key = (1.0 + self.aging_rate) * arrival_s + ttft_s - self.service_s(tokens_left, class_id)
         if self.memory_price_s > 0.0:
             key += self.memory_price_s * (blocks - hit_tokens / self.block_tokens)
         if self.priority_s:
             key -= self.priority_s[class_id]
-        if degraded or (self.triage == "defer" and now_s > self.infeasible_from_s(tokens_left, arrival_s, class_id)):
+        if degraded or spared or (self.triage == "defer" and now_s > self.infeasible_from_s(tokens_left, arrival_s, class_id)):
             key += BEHIND_S
         return key
 
@@ -217,10 +234,53 @@ class Prompts:
             started: it was admitted before and preempted since: work once begun is finished.
 
         Returns:
-            True to shed it.
+            True to shed it: never where `shed_cap` is below 1 and `spares` is true. Where it is, count with `count_arrival` and `count_shed`.
         """
-        if started:
+        if started or not self._may_shed(class_id):
             return False
+        return self._is_over(tokens_left, arrival_s, now_s, class_id)
+
+    def spares(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int = 0, *, started: bool = False) -> bool:
+        """Whether a waiting request that is to be shed now exceeds the cap of its class. It is spared then, for good.
+
+        Tell `key` from then on, and do not ask `turn_away` any more. Whoever is to be shed at the same time, ask for in the order in
+        which `infeasible_from_s` came.
+
+        Args:
+            tokens_left: prompt tokens still to compute, without those that the prefix cache holds [tokens].
+            arrival_s: when it arrived [s].
+            now_s: now, on the same clock [s].
+            class_id: index into the targets.
+            started: it was admitted before and preempted since.
+
+        Returns:
+            True where it is to be served behind all feasible ones, in place of being shed.
+        """
+        if started or self._may_shed(class_id):
+            return False
+        return self._is_over(tokens_left, arrival_s, now_s, class_id)
+
+    def count_arrival(self, class_id: int = 0) -> None:
+        """Count a request that has arrived; needed only where `shed_cap` is below 1, which else sheds nobody.
+
+        Args:
+            class_id: index into the targets.
+        """
+        self.arrivals[class_id] += 1
+
+    def count_shed(self, class_id: int = 0) -> None:
+        """Count a request that was shed because `turn_away` said so; needed only where `shed_cap` is below 1.
+
+        Args:
+            class_id: index into the targets.
+        """
+        self.sheds[class_id] += 1
+
+    def _may_shed(self, class_id: int) -> bool:
+        return self.shed_cap >= 1.0 or self.sheds[class_id] + 1.0 <= self.shed_cap * self.arrivals[class_id]
+
+    def _is_over(self, tokens_left: float, arrival_s: float, now_s: float, class_id: int) -> bool:
+        """Whether the wait of one that was never admitted is over, the cap aside."""
         if self.triage == "timeout":
             return now_s > arrival_s + self.timeout * self.first_token_s[class_id]
         # who is infeasible for targets that are wider is so for its class's too: it need not be told whether it was degraded
