@@ -12,6 +12,7 @@ from headway.report.cautions import cautions
 from headway.report.commands import beyond_options, commands
 from headway.report.data import REGIMES, Findings, dig, distribution_of, timeline_of
 from headway.report.figures import (
+    CONTENDERS,
     Curve,
     against_load,
     closed_loop,
@@ -35,6 +36,7 @@ from headway.report.sentences import (
 from headway.report.tables import folded, gain_table, provenance_table, settings_table, side_table
 from headway.report.tails import side_notes
 from headway.report.text import count, escape
+from headway.report.trade import error_table, fired_table, front_figure, knee_table, ladder_figure
 
 WINDOW = 400
 """Steps that the closed loop opens with."""
@@ -180,6 +182,30 @@ def load_section(found: Findings) -> str:
     return f'<p>{escape(about)}</p><div class="pair">{pair}</div>'
 
 
+def beside_section(found: Findings) -> str:
+    """What one number hides: the knees, first tokens against gaps, the lead under plant error, what never fired.
+
+    Args:
+        found: the run.
+
+    Returns:
+        HTML; what was not looked at is left out.
+    """
+    if found.controller is None:
+        return lacking(found, "tune")
+    knees, front, error, acted = (dig(found.controller, "tuning", key) for key in ("knees", "pareto", "plant_error", "fired"))
+    parts = []
+    if knees:
+        parts.append(knee_table(knees, {name: look[0] for name, look in CONTENDERS.items()} | {"any_static": "any static, at each load"}))
+    if front:
+        parts.append(shown(front_figure(front), str(front.get("sentence"))))
+    if error:
+        parts.append(shown(ladder_figure(error), str(error.get("sentence"))) + error_table(error))
+    if acted:
+        parts.append(f"<p>{escape(_sentence(str(acted.get('sentence'))))}</p>{fired_table(acted)}")
+    return "".join(parts) or lacking(found, "tune", "The controller was tuned without a look at what lies beside.")
+
+
 def tail_section(found: Findings) -> str:
     """TTFT and ITL distributions, measured and predicted, against the target.
 
@@ -311,10 +337,11 @@ SECTIONS: dict[str, tuple[str, Callable[[Findings], str]]] = {
     "plant": ("1 The plant", plant_section),
     "residuals": ("2 Residuals and diagnostics", residual_section),
     "load": ("3 Attainment and goodput against load", load_section),
-    "tails": ("4 TTFT and ITL to the far tail", tail_section),
-    "loop": ("5 The closed loop over time", loop_section),
-    "sides": ("6 Figures side by side", side_section),
-    "gains": ("7 The controller", gain_section),
-    "sources": ("8 To reproduce", source_section),
+    "beside": ("4 Knees, trade-offs, plant error, parts", beside_section),
+    "tails": ("5 TTFT and ITL to the far tail", tail_section),
+    "loop": ("6 The closed loop over time", loop_section),
+    "sides": ("7 Figures side by side", side_section),
+    "gains": ("8 The controller", gain_section),
+    "sources": ("9 To reproduce", source_section),
 }
 """Sections after the headline and the warnings, by anchor: title, and what makes the body."""
