@@ -79,12 +79,14 @@ class Check:
         bar: the condition, in words.
         value: what was found; None where it could not be.
         ok: whether it holds.
+        unit: of the value, "s", or a word for what was counted; "" where the name says.
     """
 
     name: str
     bar: str
     value: float | None
     ok: bool
+    unit: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,8 @@ class Validation:
         prediction_held: what tuning predicted was measured, and the best static setting did no better.
         notes: what else should be known.
         predictions: the controller's recorded steps against the plant, with the drift alarm; None where none were recorded.
+        others: further contenders on the same arrivals, by name, such as the engine with its default flags.
+        compared: figures of controller and static side, each measured with its interval over the runs, and predicted.
     """
 
     engine: str
@@ -118,6 +122,8 @@ class Validation:
     prediction_held: bool
     notes: list[str]
     predictions: Predictions | None
+    others: dict[str, Side] = dataclasses.field(default_factory=dict)
+    compared: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values.
@@ -150,6 +156,11 @@ class Validation:
                 "best_static": figures(self.static.predicted, self.static.load),
             },
             "drift": None if self.predictions is None else self.predictions.to_json(),
+            "others": {
+                name: {"measured": figures(side.measured, side.load), "predicted": figures(side.predicted, side.load)}
+                for name, side in self.others.items()
+            },
+            "compared": self.compared,
             "notes": self.notes,
         }
 

@@ -1,4 +1,4 @@
-"""The command that measures: record a trace under excitation, or plan what to record."""
+"""The command that measures: record a trace under excitation, on live kernels or a vLLM server, or plan what to record."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from headway.cli.options import (
     limits_given,
     not_over_inputs,
 )
+from headway.cli.served import Model, Serve, VllmEnv, recorded_lines
 from headway.cli.terminal import percent, progress_bar, show, table, warning_lines
 from headway.units import share
 
@@ -30,17 +31,22 @@ Trace = Annotated[list[Path] | None, typer.Option("--trace", help="Plan: trace b
 Design = Annotated[
     Path | None, typer.Option("--design", help="Record the settings of a plan.json instead of the staircase.", metavar="PLAN")
 ]
+Device = Annotated[Path | None, typer.Option("--device", help="vllm-sim: plant.json that the simulated device is.", metavar="PLANT")]
+Url = Annotated[str | None, typer.Option("--url", help="vllm: a server that runs already, its adapter in mode excite; it is left running.")]
+StepsFile = Annotated[Path | None, typer.Option("--steps-file", help="vllm: the trace that the adapter of --url writes.", metavar="JSONL")]
 Width = Annotated[str, typer.Option("--margin-width", help="Plan: how wide the margin's 95 % interval may be.")]
 
 
 @app.command()
 def record(
-    engine: Annotated[str, typer.Option("--engine", help="What to record: kernels.")] = "kernels",
+    engine: Annotated[str, typer.Option("--engine", help="What to record: kernels, vllm (a real server), vllm-sim.")] = "kernels",
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to write the trace, or the plan. [default: trace.parquet, of a plan: plan.json]")
     ] = None,
     preset: Annotated[str, typer.Option("--preset", help="Size of the llm: tiny (CPU) ... 8b (GPU).")] = "tiny",
-    steps: Annotated[int | None, typer.Option("--steps", min=100, help="Steps to record. [default: 2000, or what the plan says]")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=100, help="Steps to record. [default: 2000, vllm 3000, or what the plan says]")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Record nothing: propose what to record next.")] = False,
     known: From = None,
     traces: Trace = None,
@@ -49,6 +55,12 @@ def record(
     epsilon: Epsilon = None,
     out_plan: Annotated[Path | None, typer.Option("--out-plan", help="Plan: where to write it, as --out.")] = None,
     design: Design = None,
+    model: Model = None,
+    vllm_env: VllmEnv = None,
+    device: Device = None,
+    url: Url = None,
+    steps_file: StepsFile = None,
+    serve: Serve = None,
     kv_tokens: KvTokens = None,
     block: Block = None,
     max_seqs: MaxSeqs = None,
@@ -57,9 +69,9 @@ def record(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Record a trace of live kernels under excitation, or plan one: which inputs, for how many steps.
+    """Record a trace under excitation, of live kernels or of a vLLM server, or plan one: which inputs, for how many steps.
 
-    Example: headway record --plan --from plant.json --trace trace.parquet
+    Example: headway record --engine vllm --model llm --out trace.parquet
     """
     limits = limits_given(kv_tokens, block, max_seqs, max_len, max_tokens)
     if plan:
@@ -74,10 +86,19 @@ def record(
         raise ValueError("--from, --trace and --epsilon say what is known to a plan; add --plan, or leave them out")
     if out_plan is not None:
         raise ValueError(f"--out-plan {out_plan} says where a plan goes; add --plan, or name the trace with --out")
-    from headway.engines.live import record_stage
+    from headway.engines.live import SERVED, check_engine, record_stage
 
+    check_engine(engine)
     out = out or Path("trace.parquet")
-    not_over_inputs("--out", out, [design])
+    not_over_inputs("--out", out, [design, device, steps_file])
+    if engine in SERVED:
+        if design is not None:
+            raise ValueError("--design is held on live kernels; a vLLM server draws its own settings: leave it out")
+        result = _served(engine, out, model, vllm_env, device, url, steps_file, steps, limits, serve, seed)
+        show(result, recorded_lines(result), as_json=json)
+        return
+    if any(given is not None for given in (model, vllm_env, device, url, steps_file, serve)):
+        raise ValueError("--model, --vllm-env, --device, --url, --steps-file and --serve are of vLLM servers; add --engine vllm")
     with progress_bar() as bar:
         result = record_stage(engine, out, preset=preset, steps=steps, limits=limits, seed=seed, design=design, progress=bar)
     step = result["step_time_s"]
@@ -88,6 +109,38 @@ def record(
         f"written    {out}",
     ]
     show(result, lines, as_json=json)
+
+
+def _served(
+    engine: str,
+    out: Path,
+    model: Path | None,
+    place: Path | None,
+    device: Path | None,
+    url: str | None,
+    steps_file: Path | None,
+    steps: int | None,
+    limits: dict[str, int],
+    serve: list[str] | None,
+    seed: int,
+) -> dict[str, Any]:
+    from headway.engines.vllm.stages import record_vllm, serve_flags
+
+    with progress_bar() as bar:
+        return record_vllm(
+            engine,
+            out,
+            model=model,
+            place=place,
+            plant=device,
+            url=url,
+            steps_file=steps_file,
+            steps=steps,
+            limits=limits,
+            flags=serve_flags(serve),
+            seed=seed,
+            progress=bar,
+        )
 
 
 def _plan(

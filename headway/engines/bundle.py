@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 import headway
@@ -22,10 +23,29 @@ PARTS = (
 
 
 def runtime_source(content_sha256: str) -> str:
-    """The runtime's parts in one file: one list of imports, then every part under its own heading.
+    """The runtime's parts in one file.
 
     Args:
         content_sha256: hash of the controller that it is written for.
+
+    Returns:
+        Python source.
+    """
+    return joined_source(
+        PARTS,
+        f"for the controller with content {content_sha256}",
+        "A tuned controller inside an engine's process: this file and gains.json are all it needs. Standard library only.\n\n"
+        "Run as a script, it replays recorded steps and compares: `python headway_runtime.py gains.json golden.csv`.\n",
+    )
+
+
+def joined_source(parts: Sequence[str], written: str, says: str) -> str:
+    """Parts in one file: one list of imports, then every part under its own heading.
+
+    Args:
+        parts: files of this folder without their ending, each after those that it needs.
+        written: what it is written for, for the first line.
+        says: docstring of the file.
 
     Returns:
         Python source.
@@ -36,7 +56,7 @@ def runtime_source(content_sha256: str) -> str:
     imports: set[str] = set()
     owner: dict[str, tuple[str, str]] = {}
     bodies: list[str] = []
-    for part in PARTS:
+    for part in parts:
         text = (Path(__file__).parent / f"{part}.py").read_text(encoding="utf-8")
         tree, lines = ast.parse(text), text.splitlines()
         heading = ast.get_docstring(tree) or ""
@@ -52,12 +72,7 @@ def runtime_source(content_sha256: str) -> str:
                     raise RuntimeError(f"{part}.py and {owner[name][0]}.py both name something {name}; please report this")
         comment = "\n".join(f"# {line}".rstrip() for line in heading.splitlines())
         bodies.append(f"{comment}\n\n" + "\n".join(lines[first:]).strip("\n"))
-    opening = (
-        f"# Written by headway {headway.__version__} for the controller with content {content_sha256}; do not edit.\n"
-        '"""A tuned controller inside an engine\'s process: this file and gains.json are all it needs. Standard library only.\n\n'
-        "Run as a script, it replays recorded steps and compares: `python headway_runtime.py gains.json golden.csv`.\n"
-        '"""\n\nfrom __future__ import annotations\n'
-    )
+    opening = f'# Written by headway {headway.__version__} {written}; do not edit.\n"""{says}"""\n\nfrom __future__ import annotations\n'
     plain = sorted(line for line in imports if line.startswith("import "))
     named = sorted(imports - set(plain))
     return "\n".join([opening, *plain, *named, "\n", "\n\n\n".join(bodies)]) + "\n"

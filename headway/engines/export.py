@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from headway.engines.golden import GOLDEN_COLUMNS, check_golden, golden, guard_j
 from headway.engines.readme import readme, warnings_of
 from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.engines.runtime_prompts import engines_own
+from headway.engines.targets import TARGETS, export_target
 
 
 class Exported(NamedTuple):
@@ -51,7 +53,7 @@ def export_json(record: ControllerRecord, out: str | Path, *, force: bool = Fals
     """
     certificate = granted(record, uncertified=uncertified)
     data = {**record.to_json(), "certificate": certificate}
-    return _write(out, {"controller.json": _canonical(data)}, _warnings(record, certificate), force)
+    return write_folder(out, {"controller.json": canonical(data)}, said_of(record, certificate), force)
 
 
 def export_python(record: ControllerRecord, out: str | Path, *, force: bool = False, uncertified: bool = False) -> Exported:
@@ -73,16 +75,16 @@ def export_python(record: ControllerRecord, out: str | Path, *, force: bool = Fa
     """
     certificate = granted(record, uncertified=uncertified)
     gains = gains_json(record, certificate)
-    rows, warnings, content = golden(record), _warnings(record, certificate), gains["content_sha256"]
-    _canonical(gains)
+    rows, warnings, content = golden(record), said_of(record, certificate), gains["content_sha256"]
+    canonical(gains)
     check_golden(gains, rows)
     files = {
         "headway_runtime.py": runtime_source(content),
-        "gains.json": _canonical(gains),
+        "gains.json": canonical(gains),
         "golden.csv": _csv(rows),
         "README.md": readme(record, guard_of(record), content, certificate, warnings, "python"),
     }
-    return _write(out, files, warnings, force)
+    return write_folder(out, files, warnings, force)
 
 
 def export_c99(record: ControllerRecord, out: str | Path, *, force: bool = False, uncertified: bool = False) -> Exported:
@@ -104,8 +106,8 @@ def export_c99(record: ControllerRecord, out: str | Path, *, force: bool = False
     """
     certificate = granted(record, uncertified=uncertified)
     gains = gains_json(record, certificate)
-    rows, warnings, content = golden(record), _warnings(record, certificate), gains["content_sha256"]
-    _canonical(gains)
+    rows, warnings, content = golden(record), said_of(record, certificate), gains["content_sha256"]
+    canonical(gains)
     check_golden(gains, rows)
     files = {
         "headway_law.h": c99.header(record, guard_of(record), content, said(certificate)),
@@ -113,19 +115,43 @@ def export_c99(record: ControllerRecord, out: str | Path, *, force: bool = False
         "golden.csv": _csv(rows),
         "README.md": readme(record, guard_of(record), content, certificate, warnings, "c99"),
     }
-    return _write(out, files, warnings, force)
+    return write_folder(out, files, warnings, force)
 
 
-EXPORTERS: dict[str, Callable[..., Exported]] = {"json": export_json, "python": export_python, "c99": export_c99}
+def export_vllm(record: ControllerRecord, out: str | Path, *, force: bool = False, uncertified: bool = False) -> Exported:
+    """Write the adapter for vLLM: one file with the gains in it, the gains beside it to be exchanged, and how to start.
+
+    Args:
+        record: the controller.
+        out: folder to make.
+        force: write into a folder that holds something; other files in it stay.
+        uncertified: write a law whose certificate is refused; what is written says so.
+
+    Returns:
+        What was written.
+    """
+    from headway.engines.vllm.adapter import write_adapter
+
+    return write_adapter(out, record, force=force, uncertified=uncertified)
+
+
+EXPORTERS: dict[str, Callable[..., Exported]] = {
+    "json": export_json,
+    "python": export_python,
+    "c99": export_c99,
+    "vllm": export_vllm,
+    **{name: functools.partial(export_target, name) for name in TARGETS},
+}
 """Exporters by the name of what they write for."""
 
 
-def gains_json(record: ControllerRecord, certificate: dict[str, Any]) -> dict[str, Any]:
+def gains_json(record: ControllerRecord, certificate: dict[str, Any], *, carried: tuple[str, ...] = ()) -> dict[str, Any]:
     """Content of gains.json: the record, the first estimate of the prefill rate, guard, drift monitor and certificate.
 
     Args:
         record: the controller.
         certificate: as from `certified.granted`.
+        carried: parts of a policy that whoever reads it carries out beside the runtime.
 
     Returns:
         Plain JSON values.
@@ -137,7 +163,7 @@ def gains_json(record: ControllerRecord, certificate: dict[str, Any]) -> dict[st
     if law.law not in runtime_laws.LAWS:
         raise ValueError(f"law {law.law!r} has no runtime; export it as json, or choose one of {', '.join(runtime_laws.LAWS)}")
     data = record.to_json()
-    if own := engines_own(data["policy"]):
+    if own := engines_own({name: value for name, value in data["policy"].items() if name not in carried}):
         raise ValueError(f"{own}, or export it as json")
     budget_s = min(t.budget_s for t in record.targets)
     rate_tps = prefill_rate_tps(record.plant, (1 - law.setpoint_margin) * budget_s, record.limits.max_tokens)
@@ -150,7 +176,16 @@ def gains_json(record: ControllerRecord, certificate: dict[str, Any]) -> dict[st
     }
 
 
-def _warnings(record: ControllerRecord, certificate: dict[str, Any]) -> tuple[str, ...]:
+def said_of(record: ControllerRecord, certificate: dict[str, Any]) -> tuple[str, ...]:
+    """What whoever is about to use an export must know.
+
+    Args:
+        record: the controller.
+        certificate: as from `certified.granted`.
+
+    Returns:
+        Sentences.
+    """
     refused = (f"its certificate was refused ({certificate['reason']}) and it was exported all the same",)
     return (refused if certificate.get("uncertified") else ()) + warnings_of(record)
 
@@ -159,15 +194,39 @@ def _csv(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(",".join(row) for row in (GOLDEN_COLUMNS, *rows)) + "\n"
 
 
-def _canonical(data: dict[str, Any]) -> str:
+def canonical(data: dict[str, Any]) -> str:
+    """A JSON file of which one content has one text: sorted keys, two spaces.
+
+    Args:
+        data: plain JSON values.
+
+    Returns:
+        Text.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
     try:
         return json.dumps(data, sort_keys=True, indent=2, allow_nan=False) + "\n"
     except ValueError:
         raise ValueError("controller.json would hold a number that is not finite; tune anew") from None
 
 
-def _write(out: str | Path, files: dict[str, str], warnings: tuple[str, ...], force: bool) -> Exported:
-    """All files or none: they are written beside the folder first and moved into place whole."""
+def write_folder(out: str | Path, files: dict[str, str], warnings: tuple[str, ...], force: bool) -> Exported:
+    """All files or none: they are written beside the folder first and moved into place whole.
+
+    Args:
+        out: folder to make.
+        files: text by name.
+        warnings: sentences to hand on.
+        force: write into a folder that holds something; other files in it stay.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: it is a file, or a folder that holds something.
+    """
     folder = Path(out).resolve()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{out} is a file; name a folder to make")

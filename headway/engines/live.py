@@ -49,6 +49,10 @@ ENGINES: dict[str, Callable[[str, Limits | None], Engine]] = {"kernels": kernels
 """Live engines by name: one row, one factory; `tests/test_engines.py` holds what they make to the same contract."""
 
 
+SERVED = ("vllm", "vllm-sim")
+"""Engines that are servers of their own: `headway.engines.vllm.stages` records and validates them, no step of theirs is composed here."""
+
+
 def check_engine(name: str) -> None:
     """Refuse a name that is no engine.
 
@@ -58,8 +62,8 @@ def check_engine(name: str) -> None:
     Raises:
         ValueError: unknown.
     """
-    if name != SIMULATOR and name not in ENGINES:
-        raise ValueError(f"unknown engine {name!r}; this version knows {', '.join((SIMULATOR, *ENGINES))}")
+    if name not in (SIMULATOR, *ENGINES, *SERVED):
+        raise ValueError(f"unknown engine {name!r}; this version knows {', '.join((SIMULATOR, *ENGINES, *SERVED))}")
 
 
 def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Progress | None = None) -> Engine | None:
@@ -80,6 +84,8 @@ def live_engine(name: str, *, preset: str, limits: Limits | None, progress: Prog
     check_engine(name)
     if name == SIMULATOR:
         return None
+    if name in SERVED:
+        raise ValueError(f"engine {name} is a server, which composes its own steps; use it with headway record and headway validate")
     if progress:
         progress(f"starting {name}", 0.0)
     return ENGINES[name](preset, limits)

@@ -22,6 +22,7 @@ import headway.identification.readers.splitwise as splitwise
 import headway.identification.readers.trtllm_iterations as trtllm_iterations
 import headway.identification.readers.trtllm_stats as trtllm_stats
 import headway.identification.readers.vidur as vidur
+import headway.identification.readers.vllm_adapter as vllm_adapter
 import headway.identification.readers.vllm_iterations as vllm_iterations
 import headway.identification.readers.vllm_stats as vllm_stats
 from headway.identification.readers.columns import Opened, Table
@@ -39,6 +40,8 @@ TRACE_READERS: dict[str, TraceReader] = {
     "fpm_trace": TraceReader(fpm_records.FORM_TRACE, fpm_records.claims_trace, fpm_records.read_trace_records),
     "fpm_msgpack": TraceReader(fpm_records.FORM_MSGPACK, fpm_records.claims_msgpack, fpm_records.read_msgpack),
     "bench_forward": TraceReader(bench_forward.FORM, bench_forward.claims, bench_forward.read),
+    "vllm_adapter": TraceReader(vllm_adapter.FORM, vllm_adapter.claims, vllm_adapter.read),
+    "vllm_adapter_cpu": TraceReader(vllm_adapter.FORM_CPU, vllm_adapter.claims_cpu, vllm_adapter.read_cpu),
     "vllm_stats": TraceReader(vllm_stats.FORM, vllm_stats.claims, vllm_stats.read),
     "trtllm_stats": TraceReader(trtllm_stats.FORM, trtllm_stats.claims, trtllm_stats.read),
     "scheduler": TraceReader(FORM_SCHEDULER, claims_scheduler, read_scheduler),

@@ -1,5 +1,5 @@
-/* Replays recorded steps through the generated law: check golden.csv [passes]. Exit 0 if every budget is equal and
- * every state within 1e-12; with passes, the time of one update is measured over so many replays. */
+/* Replays recorded steps through the generated law: check golden.csv [passes | exact]. Exit 0 if every budget is equal and
+ * every state within 1e-12, with exact bit for bit; with passes, the time of one update is measured over so many replays. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ int main(int count, char **words) {
     row *all = NULL;
     headway_controller c;
     FILE *file = count > 1 ? fopen(words[1], "r") : NULL;
-    if (!file || !fgets(line, sizeof line, file)) return fputs("check golden.csv [passes]: no such file\n", stderr), 2;
+    if (!file || !fgets(line, sizeof line, file)) return fputs("check golden.csv [passes | exact]: no such file\n", stderr), 2;
     while (fgets(line, sizeof line, file)) {
         double values[17];
         char *at = line;
@@ -32,12 +32,13 @@ int main(int count, char **words) {
         r->budget = (long)values[10];
         memcpy(r->state, values + 11, sizeof r->state);
     }
+    const double near = count > 2 && !strcmp(words[2], "exact") ? 0.0 : 1e-12;
     headway_reset(&c);
     for (size_t k = 0; k < rows; ++k) {
         long budget = headway_update(&c, &all[k].reading);
         if (budget != all[k].budget) return printf("row %zu: token budget %ld, expected %ld\n", k, budget, all[k].budget), 1;
         for (int i = 0; i < 4; ++i)
-            if (!(fabs(c.state[i] - all[k].state[i]) <= 1e-12 * fmax(1.0, fabs(all[k].state[i]))))
+            if (!(fabs(c.state[i] - all[k].state[i]) <= near * fmax(1.0, fabs(all[k].state[i]))))
                 return printf("row %zu: state %d is %a, expected %a\n", k, i, c.state[i], all[k].state[i]), 1;
     }
     printf("%zu rows agree\n", rows);

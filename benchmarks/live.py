@@ -1,0 +1,292 @@
+"""The bars of a real vLLM: a plant from inside it, a served trial of a tuned controller, and drills of what goes wrong.
+
+python -m benchmarks.live [--only PART] [--out DIR] [--seconds 120] [--repetitions 5]
+
+It starts servers of the environment of `scripts/vllm-env`, and needs the machine for itself: about 40 minutes. The runs of the
+served trial are kept in --out (benchmarks/.results/live), each with what every client saw: a killed benchmark goes on with the
+run that it was in. A folder of kept runs belongs to one plant and one controller, which lie in it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from benchmarks import vllm_adapter
+from benchmarks.live_drills import drills
+from benchmarks.table import RESULTS, Missing, Row, at_least, at_most, environment_python, informs, run
+from headway.controllers.record import ControllerRecord
+from headway.controllers.simulator import NOISE_LENGTH, Draw, simulate
+from headway.engines.vllm.made_model import make_model
+from headway.engines.vllm.recording import host_share, record_in_process, record_served, write_recording
+from headway.engines.vllm.stages import limit_fields
+from headway.engines.vllm.starting import Start
+from headway.engines.vllm.trial import Arm, Trial, arms_of
+from headway.engines.vllm.validation import validate_served
+from headway.experiments.baseline import Static
+from headway.experiments.problem import Effort
+from headway.experiments.run import write_json
+from headway.experiments.statistics import mean_interval
+from headway.experiments.validate import Side, Validation
+from headway.identification.fit import fit
+from headway.identification.readers import read_trace
+from headway.loads import Load, open_load, read_controller, read_plant
+from headway.models.goodput import summarise
+from headway.models.identified import IdentifiedPlant
+from headway.models.plant import Batch
+from headway.models.signals import Target
+from headway.pipeline import tune_stage
+
+LIMITS = {"max_seqs": 64, "max_tokens": 2048, "max_len": 4096}
+STATICS = [Static(tokens, seqs) for tokens in (128, 512, 2048) for seqs in (16, 32, 64)]
+WORKLOAD = (
+    "poisson:rate={rate:.4g}/s,prompt=lognormal(median=200,sigma=1.0,min=16,max=1500),output=lognormal(median=60,sigma=0.6,min=8,max=200)"
+)
+ATTAINS = 0.62
+"""Where the best static set is to stand: in the middle of the 50 to 75 % that the bar asks for."""
+RATES = (0.5, 60.0)
+STEPS, SHORT_S, DRAWS = 4000, 20.0, 4
+
+
+@dataclasses.dataclass
+class Options:
+    """What the command line says besides the parts.
+
+    Args:
+        out: folder of the runs.
+        seconds: of arrivals in a run [s].
+        repetitions: of the pair.
+    """
+
+    out: Path = RESULTS / "live"
+    seconds: float = 120.0
+    repetitions: int = 5
+
+
+OPTIONS = Options()
+
+
+def told(label: str, fraction: float) -> None:
+    """One line for each new thing that is done."""
+    if label != told.before:  # pyright: ignore[reportFunctionMemberAccess]
+        told.before = label  # pyright: ignore[reportFunctionMemberAccess]
+        print(f"{time.strftime('%H:%M:%S')} {label} ({fraction:.0%})", file=sys.stderr, flush=True)
+
+
+told.before = ""  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def start_of(name: str, **others: Any) -> Start:
+    """A start of real servers on the 17M model."""
+    place = environment_python("vllm-env").parents[1]
+    model = OPTIONS.out / "model"
+    if not (model / "config.json").exists():
+        make_model(model, "17M")
+    try:
+        return Start.of(model, OPTIONS.out / name, place=place, limits=LIMITS, **others)
+    except ValueError as error:
+        raise Missing(str(error)) from None
+
+
+def plant() -> Iterator[Row]:
+    """A plant from inside vLLM, on the CPU time of its own process: what other programs do does not count."""
+    rows, limits = record_in_process(start_of("plant"), steps=STEPS, progress=told)
+    table = rows.table()
+    for name, clock in (("worker CPU time", "worker_cpu_s"), ("wall", "step_time_s")):
+        file = OPTIONS.out / "plant" / f"{clock}.parquet"
+        kept = {k: v for k, v in table.items() if k not in ("period_s", "worker_cpu_s")} | {"step_time_s": table[clock]}
+        pl.DataFrame(kept).write_parquet(file)
+        found = fit(read_trace([file]), limits=limits)
+        held = found.to_json()["heldout"]
+        what = f"plant from {len(rows):,} excited steps in process, {name}, held-out median error"
+        yield (
+            at_most(what, 100 * held["median_ape"], 10, "%")
+            if clock == "worker_cpu_s"
+            else informs(what, f"{100 * held['median_ape']:.1f} %")
+        )
+    busy = table["worker_cpu_s"].sum() / table["step_time_s"].sum()
+    yield informs("CPU time over wall time of those steps: below .95 other programs took part", f"{busy:.2f}")
+
+
+def identified_server() -> tuple[IdentifiedPlant, list[Row]]:
+    """The served plant: recorded and fitted once."""
+    file = OPTIONS.out / "plant.json"
+    if not file.exists():
+        rows, clients, limits, _ = record_served(start_of("identify"), steps=STEPS, progress=told)
+        write_recording(OPTIONS.out / "trace.parquet", rows, limit_fields(limits), clients)
+        write_json(file, fit(read_trace([OPTIONS.out / "trace.parquet"]), progress=told).to_json())
+        write_json(OPTIONS.out / "recording.json", {"host_share": host_share(rows), "others": clients.others, "steps": len(rows)})
+    found, about = read_plant(file), json.loads((OPTIONS.out / "recording.json").read_text(encoding="utf-8"))
+    held = json.loads(file.read_text(encoding="utf-8"))["heldout"]
+    said = f"{100 * held['median_ape']:.1f} %, host's share {about['host_share']:.1%}, other programs {about['others']:.1%}"
+    return found, [informs(f"served plant from {about['steps']:,} excited steps, wall from start to start, held-out median error", said)]
+
+
+def promise(found: IdentifiedPlant) -> Target:
+    """A promise that scales with the machine: 4.5 usual decode steps between tokens, and 16 such gaps to the first."""
+    n, context = 16.0, 330.0
+    usual = float(np.asarray(found.plant.step_time_s(Batch(*(np.array([x]) for x in (n, n * context, 0.0, 0.0, 0.0)))))[0])
+    itl_s = max(round(4.5 * usual / 0.005), 1) * 0.005
+    return Target(ttft_s=16 * itl_s, itl_s=itl_s, transport_s=0.05 * itl_s)
+
+
+def best_static(found: IdentifiedPlant, load: Load) -> tuple[Static, float]:
+    """The best of the flag sets on the simulator, and what it attains."""
+    limits, values = found.limits, {}
+    draws = []
+    for seed in range(DRAWS):
+        workload = load.source.draw(seed, 20_000, heldout=False)
+        workload = workload.window(0, max(int(np.searchsorted(workload.arrival_s, OPTIONS.seconds)), 2))
+        draws.append(Draw(workload, *found.noise.draw(seed, NOISE_LENGTH)))
+    for static in STATICS:
+        outcomes = [simulate(found, static.candidate(), drawn, load.targets, limits) for drawn in draws]
+        values[static] = summarise(outcomes, load.targets).attainment
+    best = max(values, key=lambda s: values[s])
+    return best, values[best]
+
+
+def load_at(rate_rps: float, target: Target) -> Load:
+    """The workload at a rate, with the promise."""
+    return open_load(WORKLOAD.format(rate=rate_rps), _text(target), rate_rps=None, rows=None, epsilon=None)
+
+
+def tuned(found: IdentifiedPlant) -> tuple[ControllerRecord, Load]:
+    """The load at which the best static set attains about what it should, and a controller tuned for it; done once."""
+    file, target = OPTIONS.out / "controller.json", promise(found)
+    if file.exists():
+        record = read_controller(file)
+        return record, open_load(record.workload["spec"], _text(record.targets[0]), rate_rps=None, rows=None, epsilon=None)
+    low, high = RATES
+    rate = low
+    for _ in range(9):
+        rate = float(np.sqrt(low * high))
+        _, attained = best_static(found, load_at(rate, target))
+        low, high = (rate, high) if attained > ATTAINS else (low, rate)
+    load = load_at(rate, target)
+    effort = Effort(requests=max(int(rate * OPTIONS.seconds), 100))
+    _, record = tune_stage(OPTIONS.out / "plant.json", found, load, found.limits, file, objective="requests", effort=effort, progress=told)
+    return record, load
+
+
+def _text(target: Target) -> str:
+    return f"ttft={target.ttft_s * 1e3:.6g}ms,itl={target.itl_s * 1e3:.6g}ms,transport={target.transport_s * 1e3:.6g}ms"
+
+
+def picked(record: ControllerRecord, load: Load) -> Static:
+    """The best of nine static flag sets, each served once for a short time; done once."""
+    file = OPTIONS.out / "picked.json"
+    if not file.exists():
+        arms = [
+            Arm(f"static-{s.token_budget}-{s.running_limit}", s.candidate(), {"max_tokens": s.token_budget, "max_seqs": s.running_limit})
+            for s in STATICS
+        ]
+        seconds = min(SHORT_S, OPTIONS.seconds)
+        trial = Trial(
+            start_of("pick"), arms, load.source, load.targets, seconds=seconds, together=False, keep=OPTIONS.out / "pick" / "runs"
+        )
+        found = []
+        with trial.open():
+            for arm, static in zip(arms, STATICS, strict=True):
+                told(f"picking: {arm.name}", len(found) / len(arms))
+                outcome = trial.run(arm, 99).outcome(load.targets)
+                found.append({**static.to_json(), "attainment": summarise([outcome], load.targets).attainment})
+        write_json(file, {"controller": record.to_json()["content_sha256"], "runs": found})
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    best = max(runs, key=lambda r: r["attainment"])
+    return Static(best["token_budget"], best["running_limit"])
+
+
+def served() -> Iterator[Row]:
+    """The trial: controller, best static set, and that set with clients who give up early."""
+    found, rows = identified_server()
+    yield from rows
+    record, load = tuned(found)
+    target = load.targets[0]
+    certificate = (record.tuning.get("certificate") or {}).get("verdict")
+    yield informs(f"tuned for {load.spec}", f"TTFT {target.ttft_s * 1e3:.0f} ms, ITL {target.itl_s * 1e3:.0f} ms, law {certificate}")
+    static = picked(record, load)
+    yield informs("best of 9 static flag sets in short runs", f"{static.token_budget} tokens, {static.running_limit} requests")
+    arms = arms_of(record, static, early=True, default=False)
+    options = {"seconds": OPTIONS.seconds, "repetitions": OPTIONS.repetitions, "keep": OPTIONS.out / "runs", "uncertified": True}
+    result = validate_served(start_of("serve"), arms, found, load, progress=told, **options)
+    write_json(OPTIONS.out / "validation.json", result.to_json())
+    yield from trial_rows(result, load.targets)
+
+
+def trial_rows(result: Validation, targets: tuple[Target, ...]) -> Iterator[Row]:
+    """The bars of the trial."""
+    sides = {"controller": result.controller, "best static": result.static, "early timeout": result.others["early"]}
+    each = {name: per_run(side, targets) for name, side in sides.items()}
+    runs = len(result.controller.measured)
+    yield at_least("paired repetitions", runs, 5)
+    yield at_least("length of each", OPTIONS.seconds, 120, "s")
+    for gate in result.gates:
+        value = "cannot say" if gate.value is None else f"{gate.value:.4g} {gate.unit}".rstrip()
+        yield Row(f"valid: {gate.name}", gate.bar, value, gate.ok)
+    base = 100 * float(each["best static"]["attainment"].mean())
+    yield Row("best static set attains", "50 to 75 %", f"{base:.1f} %", 50 <= base <= 75)
+    for name, other in (("the best static set", "best static"), ("it with an early queue timeout", "early timeout")):
+        for what, word in (("attainment", "attainment"), ("clean", "clean requests")):
+            ours, theirs = each["controller"][what], each[other][what]
+            shown = f"{word} over {name} ({ours.mean():.1%} against {theirs.mean():.1%})"
+            more = mean_interval(ours - theirs)
+            if what == "clean":
+                yield at_least(f"{shown}, times", ours.mean() / theirs.mean() if theirs.mean() > 0 else float("inf"), 1.5)
+            elif other == "best static":
+                yield at_least(shown, 100 * (ours.mean() / theirs.mean() - 1), 10, "%")
+            interval = f"[{100 * more.low:+.1f}, {100 * more.high:+.1f}] points"
+            yield Row(f"{shown}, 95 % interval of the paired difference", "above 0", interval, bool(more.low > 0))
+    yield at_most(
+        "p99 ITL of the controller", 1e3 * (result_p99(result.controller, targets) or float("nan")), 1.1e3 * targets[0].itl_s, "ms"
+    )
+    for row in result.compared:
+        if row["what"] in ("attainment", "goodput_tps") and row["off"] is not None:
+            what = f"{row['what']} of the {row['side']}: measured off predicted"
+            yield (
+                at_most(what, 100 * abs(row["off"]), 10, "%")
+                if row["side"] == "controller"
+                else informs(what, f"{100 * row['off']:+.1f} %")
+            )
+    for note in result.notes:
+        if note.startswith(("controller:", "static:", "early:", "the model's process")):
+            yield informs("note", note)
+
+
+def per_run(side: Side, targets: tuple[Target, ...]) -> dict[str, np.ndarray]:
+    """Attainment and share of clean requests, run by run."""
+    all_ = [summarise([o], targets) for o in side.measured]
+    return {"attainment": np.array([a.attainment for a in all_]), "clean": np.array([a.request_attainment for a in all_])}
+
+
+def result_p99(side: Side, targets: tuple[Target, ...]) -> float | None:
+    """p99 of the gaps of all runs [s]."""
+    return summarise(side.measured, targets).itl_s["p99"]
+
+
+def drilled() -> Iterator[Row]:
+    """What goes wrong, on a live server."""
+    yield from drills(start_of("drills"), told)
+
+
+def main(arguments: list[str]) -> int:
+    """Take our own options off, hand the rest to the frame."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--out", type=Path, default=OPTIONS.out)
+    parser.add_argument("--seconds", type=float, default=OPTIONS.seconds)
+    parser.add_argument("--repetitions", type=int, default=OPTIONS.repetitions)
+    own, rest = parser.parse_known_args(arguments)
+    OPTIONS.out, OPTIONS.seconds, OPTIONS.repetitions = own.out, own.seconds, own.repetitions
+    return run("live", {"plant": plant, "served": served, "drills": drilled, **vllm_adapter.PARTS}, rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""vLLM: the one file that steers its scheduler, and what is told to it from outside."""
