@@ -5,16 +5,15 @@ python -m benchmarks.spine
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from types import ModuleType
 
 import numpy as np
 
+from benchmarks.prototypes import prototype
 from benchmarks.table import ROOT, Missing, Row, at_least, at_most, informs, run, shared_data
 from headway.controllers.pi import PILaw
 from headway.controllers.policy import Policy
@@ -49,18 +48,9 @@ def identification() -> Iterator[Row]:
         yield informs(f"{name}: one law for all steps, all / with prefill", f"{100 * one['mape']:.1f} % / {100 * one['mape_mixed']:.1f} %")
 
 
-def _prototype(name: str) -> ModuleType:
-    path = shared_data().parent / "prototypes" / f"{name}.py"
-    if not path.exists():
-        raise Missing(f"{path} is not there")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # numba's cache looks the module up by its plain name
-    return importlib.import_module(name)
-
-
 def simulator() -> Iterator[Row]:
     """Steps per second on one core, on the prototype's workload, in turn with the prototype's own engine."""
-    made, peer = _prototype("workload"), _prototype("hard_numba")
+    made, peer = prototype("workload"), prototype("hard_numba")
     arrival, prompt, output, classes, noise = made.make(10_000, 10.0, 0, n_noise=200_000)
     p = made.PLANT
     plant = AffinePlant((p["w"], p["a"], p["d"], p["c"], 0.0, 0.0))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headway.controllers.policy import Policy
-from headway.controllers.simulator import Candidate
+from headway.controllers.simulator import Candidate, Draw
 from headway.controllers.static import StaticLaw
+from headway.experiments.checkpoint import Ledger
+from headway.experiments.problem import Problem
+from headway.experiments.selection import ATTAINED, MISSED, VALUE
 from headway.models.signals import Limits
 
 BUDGET_SHARES = (1 / 64, 1 / 32, 1 / 16, 3 / 32, 1 / 8, 1 / 4, 1 / 2, 1)
@@ -17,6 +21,9 @@ RUNNING_SHARES = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 1)
 
 EARLY = 0.8
 """Queue timeout of the second baseline, as a share of the TTFT target."""
+
+TIED, HEAVIER = 0.001, 1.15
+"""Static settings within TIED of the best are told apart by what they attain at a load HEAVIER times as high."""
 
 
 class Static(NamedTuple):
@@ -78,3 +85,41 @@ def best(settings: list[Static], measures: np.ndarray, objective: int) -> int:
         Index of the best setting.
     """
     return int(np.argmax(np.round(measures[: len(settings), :, objective].mean(axis=1), 12)))
+
+
+class Trained(NamedTuple):
+    """A static setting chosen on the training draws.
+
+    Args:
+        setting: the setting.
+        score: of it, as `Problem.scores`, shape (SCORES,).
+    """
+
+    setting: Static
+    score: np.ndarray
+
+
+def best_static(problem: Problem, draws: list[Draw], timeout: float | None, ledger: Ledger) -> Trained:
+    """The best setting of the grid; of several that tie, as below the knee many do, the one that bears a heavier load best.
+
+    A setting at its very edge in training would fall over on held-out seeds, and any controller would seem to beat it. Where
+    something is required, only settings that keep it are looked at; where none does, those that miss it least.
+
+    Args:
+        problem: what is tuned for.
+        draws: of the training.
+        timeout: share of the TTFT target; None for no timeout.
+        ledger: what is known already.
+
+    Returns:
+        The setting with its score.
+    """
+    grid = static_grid(problem.limits, timeout)
+    scores = ledger.scores(problem, [s.candidate() for s in grid], draws)
+    least = scores[:, MISSED] <= scores[:, MISSED].min() + 1e-12
+    value = np.where(least, scores[:, VALUE], -np.inf)
+    tied = np.flatnonzero(value >= value.max() - TIED)
+    plain = dataclasses.replace(problem, objective="attainment", require=())
+    heavier = ledger.scores(plain, [grid[i].candidate() for i in tied], draws, 1 / HEAVIER)
+    i = int(tied[np.argmax(np.round(heavier[:, ATTAINED], 12))])
+    return Trained(grid[i], scores[i])

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headway.experiments.blocks import Blocks
 from headway.experiments.demand import Demand, demand_of
 from headway.experiments.envelope import envelope
-from headway.experiments.relaxation import Relaxation
 from headway.models.identified import IdentifiedPlant
 from headway.models.outcome import CLEAN_SHARE
 from headway.models.signals import Limits, Target
@@ -92,7 +92,7 @@ def upper_bound(
     demand, relaxed = relaxation_of(identified, workload, targets, limits, cut_s, factors=factors, bin_s=bin_s)
     attainment, point = _ratio(demand, relaxed)
     n, given = len(demand.rows), demand.given_requests
-    clean = relaxed.requests(1 - CLEAN_SHARE).value + given if n else given
+    clean = relaxed.requests(1 - CLEAN_SHARE) + given if n else given
     everyone = n + given + demand.lost_requests
     served = np.full(len(workload), np.nan)
     served[demand.rows] = point
@@ -113,9 +113,10 @@ def relaxation_of(
     cut_s: float = 0.0,
     *,
     factors: tuple[np.ndarray, np.ndarray] | None = None,
+    drawn: bool = True,
     apart: bool = False,
     bin_s: float | None = None,
-) -> tuple[Demand, Relaxation]:
+) -> tuple[Demand, Blocks]:
     """The program behind the bound.
 
     Args:
@@ -125,6 +126,7 @@ def relaxation_of(
         limits: of the engine.
         cut_s: as in `upper_bound` [s].
         factors: as in `upper_bound`.
+        drawn: whether the factors' order counts; else only the smallest does.
         apart: whether prompts have an engine of their own.
         bin_s: as in `upper_bound` [s].
 
@@ -143,11 +145,12 @@ def relaxation_of(
         least = dict.fromkeys(least, min(least.values()))
         known = None if known is None else dict.fromkeys(known, np.minimum(known[False], known[True]))
     demand = demand_of(workload, targets, limits, below, least, cut_s, known)
+    known = known if drawn else None
     shared = workload.prefix is not None and limits.prefix_cache == "on"
-    return demand, Relaxation(demand, below, limits, least, cut_s, factors=known, shared=shared, apart=apart, bin_s=bin_s)
+    return demand, Blocks(demand, below, limits, least, cut_s, factors=known, shared=shared, apart=apart, bin_s=bin_s)
 
 
-def attainable(demand: Demand, relaxed: Relaxation, promise: float) -> bool:
+def attainable(demand: Demand, relaxed: Blocks, promise: float) -> bool:
     """Whether the bound leaves room for a promise; one program, where the bound itself takes several.
 
     Args:
@@ -163,7 +166,7 @@ def attainable(demand: Demand, relaxed: Relaxation, promise: float) -> bool:
     return relaxed.tokens(promise).value + demand.given * (1 - promise) >= -1e-9 * max(demand.asked, 1.0)
 
 
-def _ratio(demand: Demand, relaxed: Relaxation) -> tuple[float, np.ndarray]:
+def _ratio(demand: Demand, relaxed: Blocks) -> tuple[float, np.ndarray]:
     """Dinkelbach: (A + F) / (B + F) <= r + max(g(r), 0) / least denominator, for every r."""
     n, free = len(demand.rows), demand.given
     if not n:
@@ -173,17 +176,15 @@ def _ratio(demand: Demand, relaxed: Relaxation) -> tuple[float, np.ndarray]:
     for _ in range(ROUNDS):
         found = relaxed.tokens(price)
         over = found.value + free * (1 - price)
-        best, served = min(best, price + max(over, 0.0) / least), found.point[relaxed.served]
-        late = found.point[relaxed.late_first] @ (demand.output - 1) if relaxed.cut_s > 0 else 0.0
-        on = found.point[relaxed.served] @ demand.output + free
-        ratio = on / (demand.asked + found.point[relaxed.owed].sum() - late + free)
+        best, served = min(best, price + max(over, 0.0) / least), found.served
+        ratio = (served @ demand.output + free) / (demand.asked + found.owed + free)
         if best - ratio < CLOSE or abs(ratio - price) < 1e-9:
             break
         price = float(np.clip(ratio, 0.0, 1.0))
     return float(np.clip(best, 0.0, 1.0)), served
 
 
-def _goodput_tps(demand: Demand, relaxed: Relaxation, workload: Workload, cut_s: float) -> float:
+def _goodput_tps(demand: Demand, relaxed: Blocks, workload: Workload, cut_s: float) -> float:
     """Tokens on time per second. A run in which all can be refused may end early: every end is looked at."""
     most = demand.given + (max(relaxed.tokens(0.0).value, 0.0) if len(demand.rows) else 0.0)
     begin_s = float(workload.arrival_s[0])
@@ -194,7 +195,7 @@ def _goodput_tps(demand: Demand, relaxed: Relaxation, workload: Workload, cut_s:
     return float(np.max(by_then / np.maximum(demand.earliest_s[order] - begin_s, 1e-9), initial=0.0))
 
 
-def _said(demand: Demand, relaxed: Relaxation, requests: int) -> tuple[str, ...]:
+def _said(demand: Demand, relaxed: Blocks, requests: int) -> tuple[str, ...]:
     """What is given away, in sentences."""
     least = ", ".join(f"{REGIMES[mixed]} {z:.3f}" for mixed, z in relaxed.least.items())
     said = [f"every step takes at least the plant's time times the smallest noise factor ({least})"]

@@ -15,6 +15,9 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import linprog
 
+LARGE = 2000
+"""Rows from which the interior-point method, with its crossover, is the quicker one by two or three times."""
+
 
 class Largest(NamedTuple):
     """What a program came to.
@@ -37,6 +40,7 @@ class Program:
         self._high: list[np.ndarray] = []
         self._parts: dict[bool, tuple[list, list, list, list]] = {False: ([], [], [], []), True: ([], [], [], [])}
         self._rows = {False: 0, True: 0}
+        self._terms: list[int] = []
         self._made: tuple | None = None
         self.size = 0
 
@@ -79,12 +83,34 @@ class Program:
             equal: `=` instead of `<=`.
         """
         rows, columns, values, rights = self._parts[equal]
+        if not equal:
+            self._terms.append(len(rows))
         for row, column, value in terms:
             rows.append(np.asarray(row) + self._rows[equal])
             columns.append(np.asarray(column))
             values.append(np.broadcast_to(np.asarray(value, float), len(rows[-1])))
         rights.append(np.broadcast_to(np.asarray(right, float), count))
         self._rows[equal] += count
+        self._made = None
+
+    def mark(self) -> tuple[int, int]:
+        """Where the rows `a x <= b` end, to come back to with `forget`.
+
+        Returns:
+            (their parts, their number).
+        """
+        return len(self._parts[False][3]), self._rows[False]
+
+    def forget(self, mark: tuple[int, int]) -> None:
+        """Take back the rows `a x <= b` that came after a mark.
+
+        Args:
+            mark: from `mark`.
+        """
+        rights, self._rows[False] = mark
+        rows, columns, values, right = self._parts[False]
+        terms = self._terms[rights]
+        del rows[terms:], columns[terms:], values[terms:], right[rights:], self._terms[rights:]
         self._made = None
 
     def _matrix(self, equal: bool) -> tuple[sp.csr_matrix, np.ndarray]:
@@ -109,8 +135,11 @@ class Program:
         low, top = np.concatenate(self._low), np.concatenate(self._high).copy()
         for j, value in (high or {}).items():
             top[j] = value
-        found = linprog(-worth, less, most, same, right, np.column_stack([low, top]), method="highs")
-        if found.x is None or found.ineqlin is None:
+        for method in ("highs-ipm", "highs-ds") if self._rows[False] > LARGE else ("highs-ds",):
+            found = linprog(-worth, less, most, same, right, np.column_stack([low, top]), method=method)
+            if found.x is not None and found.ineqlin is not None:
+                break
+        else:
             return Largest(float(np.maximum(worth * low, worth * top).sum()), top)
         prices, free = np.maximum(-found.ineqlin.marginals, 0.0), -found.eqlin.marginals
         reduced = worth - less.T @ prices - same.T @ free

@@ -69,6 +69,19 @@ class Demand:
         """Tokens that the counted requests, and those that no policy can serve, owe at least [tokens]."""
         return float(self.output.sum()) + self.lost
 
+    def of(self, part: np.ndarray) -> Demand:
+        """Some of the counted requests alone.
+
+        Args:
+            part: their places among the counted, shape (k,).
+
+        Returns:
+            Demand, with nobody given away or lost.
+        """
+        rows = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if not f.name.startswith("earliest")}
+        counted = {name: row[part] for name, row in rows.items() if isinstance(row, np.ndarray)}
+        return dataclasses.replace(self, **counted, given=0.0, given_requests=0, lost=0.0, lost_requests=0)
+
 
 def demand_of(
     workload: Workload,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headway.experiments.bound import attainable, relaxation_of, upper_bound
+from headway.experiments.shedding import part_of
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target
 from headway.models.workload import Workload
@@ -134,11 +135,7 @@ def _parts_allowed(
     taken = np.arange(0, len(workload), replicas)
     if workload.after is not None and (workload.after >= 0).any():
         return False  # turns of a conversation cannot be dealt out one by one
-    rows = {name: getattr(workload, name)[taken] for name in ("arrival_s", "prompt_tokens", "output_tokens", "class_id")}
-    leaves = {name: getattr(workload, name) for name in ("patience_s", "cancel_s")}
-    rows |= {name: None if at is None else at[taken] for name, at in leaves.items()}
-    prefix = None if workload.prefix is None else workload.prefix.rows(taken)
-    part = dataclasses.replace(workload, **rows, prefix=prefix, after=None, think_s=None)
+    part = part_of(dataclasses.replace(workload, after=None, think_s=None), taken)
     return attainable(*relaxation_of(identified, part, targets, limits, bin_s=bin_s), promise)
 
 

@@ -9,23 +9,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from headway.experiments.certified import Largest, Program
+from headway.experiments.certified import Program
 from headway.experiments.demand import Demand
+from headway.experiments.drawn import KILO, Steps, hold_floors, hold_work
 from headway.experiments.envelope import EXTRA, FLOOR, PER_DECODE, PER_KV, PER_PREFILL, Envelope, StepKind
 from headway.models.signals import Limits
 
-BINS = 240
-"""Bins of a run, about."""
-KILO = 1e3
-"""Cache reads are counted in thousands, so that no coefficient is tiny."""
+BINS, WINDOW_BINS = 240, 2
+"""Bins of a run, at most about; and of the time that a prompt has. Twice as many move the bound by .002, at three times the cost."""
 SURE = 1e-6
 """Windows are widened by this part of a bin, against rounding."""
 
 
+class Best(NamedTuple):
+    """Where the best relaxed schedule ends.
+
+    Args:
+        value: no run exceeds it.
+        served: share of each counted request that is served, shape (n,), in [0, 1].
+        owed: tokens owed beside those that everybody owes in any case [tokens].
+    """
+
+    value: float
+    served: np.ndarray
+    owed: float
+
+
+@final
 class Relaxation:
     """The program of one workload, to be asked for several objectives."""
 
@@ -61,7 +75,7 @@ class Relaxation:
         end_s = cut_s if cut_s > 0 else float((d.due_s + d.output * d.budget_s).max()) if n else 1.0
         span_s = max(end_s - self.begin_s, 1e-6)
         window_s = float(np.quantile(d.due_s - d.arrival_s, 0.1)) if n else span_s
-        wanted_s = bin_s if bin_s is not None else max(span_s / BINS, min(window_s / 4, span_s / 16))
+        wanted_s = bin_s if bin_s is not None else max(span_s / BINS, min(window_s / WINDOW_BINS, span_s / 16))
         self.bins = max(1, math.ceil(span_s / wanted_s - 1e-9))
         self.bin_s = span_s / self.bins
         self.program = Program()
@@ -76,37 +90,41 @@ class Relaxation:
         self._work()
         self._stalls()
         if factors is not None:
-            self._floors(factors)
+            longest, span_s = float(d.prompt.max(initial=1.0)), self.bins * self.bin_s
+            steps = Steps(self.program, self.kinds, least, self.total_steps, self.most_steps, span_s, below, limits, longest)
+            hold_floors(steps, factors)
+            hold_work(steps, factors)
 
-    def tokens(self, price: float) -> Largest:
+    def tokens(self, price: float) -> Best:
         """The most of: tokens of served requests, less a price on all that is owed.
 
         Args:
             price: of an owed token.
 
         Returns:
-            Largest; the tokens that served and lost requests owe in any case included.
+            Best; its value includes the tokens that served and lost requests owe in any case.
         """
-        worth = np.zeros(self.program.size)
+        worth, spared = np.zeros(self.program.size), (self.demand.output - 1)[: len(self.late_first)]
         worth[self.served] = self.demand.output
         worth[self.owed] = -price
-        worth[self.late_first] = price * (self.demand.output - 1)[: len(self.late_first)]
+        worth[self.late_first] = price * spared
         found = self.program.largest(worth)
-        return found._replace(value=found.value - price * self.demand.asked)
+        owed = float(found.point[self.owed].sum() - found.point[self.late_first] @ spared)
+        return Best(found.value - price * self.demand.asked, found.point[self.served], owed)
 
-    def requests(self, late_share: float) -> Largest:
+    def requests(self, late_share: float) -> float:
         """The most requests that are served and owe no more late than a share of their tokens.
 
         Args:
             late_share: of the owed tokens that may be late.
 
         Returns:
-            Largest.
+            Their number.
         """
         worth = np.zeros(self.program.size)
         worth[self.served] = 1.0
         most = np.floor(late_share * self.demand.output / (1 - late_share) + 1e-9)
-        return self.program.largest(worth, dict(zip(self.owed.tolist(), most.tolist(), strict=True)))
+        return self.program.largest(worth, dict(zip(self.owed.tolist(), most.tolist(), strict=True))).value
 
     def _bin(self, time_s: np.ndarray, *, up: bool = False) -> np.ndarray:
         """Bin edges around a time, outward: the last one not after it, or the first one not before it."""
@@ -288,21 +306,3 @@ class Relaxation:
     def _fixed(self, variables: np.ndarray) -> bool:
         """Whether variables may be nothing but 0, as reads of shared blocks."""
         return self.program.top(variables) <= 0.0
-
-    def _floors(self, factors: dict[bool, np.ndarray]) -> None:
-        """Of this very run's factors: whichever steps a policy picks, they cannot all be the quick ones.
-
-        sum over S of z_k >= l |S| - sum over k < K of max(l - z_k, 0) >= l |S| - m K - c
-        """
-        program, at = self.program, np.arange(self.bins)
-        for kind, v in self.kinds:
-            z = factors[kind.mixed]
-            for level in np.quantile(z, (0.5, 0.95)):
-                short = np.maximum(level - z, 0.0)
-                mean = float(short.mean())
-                worst = max(float(np.cumsum(short - mean).max()), 0.0)
-                reach = (level + mean) * self.most_steps + worst
-                gap = program.variables(self.bins, reach, -reach)
-                terms: list[Any] = [(at, v["steps"], level), (at, v["floors"], -1.0), (at, gap, -1.0), (at[1:], gap[:-1], 1.0)]
-                program.rows(terms, 0.0, self.bins, equal=True)
-                program.rows([(at, gap, 1.0), (at, self.total_steps, -mean)], worst, self.bins)

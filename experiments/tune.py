@@ -1,8 +1,8 @@
 """Tuning: margin, aging rate, chunk, gains and the rest, for goodput on the exact simulator, against the best static setting.
 
-Sobol points first, then common-random-number differences with a large step and Adam, then exact selection, then a
-held-out value with its interval. A small step measures the noise of single runs and points nowhere (cosine to the truth
-0.5 at a fiftieth of a unit, 0.97 at a half); differentiating through the scheduler points the wrong way.
+Sobol points first, then slopes followed from the best of them, the fluid's where they are worth it and the gate lets them
+through, differences of a large step else; then exact selection, then a held-out value with its interval. Differentiating
+through the scheduler step by step points the wrong way, and is not done.
 """
 
 from __future__ import annotations
@@ -11,109 +11,29 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-import optax
-from scipy.stats import qmc
 
 from headway.controllers.default import default_candidate
-from headway.controllers.simulator import Candidate, Draw, draw, evaluate, simulate
-from headway.experiments.baseline import EARLY, Static, best, static_grid
-from headway.experiments.capacity import capacity_factor, class_capacity_factors
+from headway.controllers.fluid.gate import GateVerdict
+from headway.controllers.simulator import Candidate, Draw
+from headway.experiments.baseline import EARLY, Trained, best_static
+from headway.experiments.checkpoint import Ledger, Store, problem_key
 from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
+from headway.experiments.judgement import contest, d_rate, gains, heldout_draws, requirements_json, robust_json
+from headway.experiments.problem import OBJECTIVES, Effort, Problem
+from headway.experiments.search import Found, search
+from headway.experiments.selection import KEPT, MISSED, VALUE, choose
 from headway.experiments.sensitivity import dead_sentence, sensitivities
 from headway.experiments.space import Space
-from headway.experiments.statistics import Estimate, gain_interval
-from headway.models.goodput import summarise
-from headway.models.identified import IdentifiedPlant
-from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S
-from headway.models.signals import Limits, Target
-from headway.models.workload import WorkloadSource
+from headway.experiments.statistics import Estimate
+from headway.models.measures import ATTAINMENT, CLEAN
 
-OBJECTIVES = ("attainment", "requests", "capacity")
+__all__ = ["NEAR", "OBJECTIVES", "Effort", "Problem", "Tuned", "choose", "d_rate", "tune"]
 
 Progress = Callable[[str, float], None]
 
-TIED, HEAVIER = 0.001, 1.15
-"""Static settings within TIED of the best are told apart by what they attain at a load HEAVIER times as high."""
-
 DEAD_DRAWS = 2
 """Training draws on which a free number has to change something."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Effort:
-    """How much is spent.
-
-    Args:
-        train_seeds: workloads that candidates are compared on.
-        heldout_seeds: workloads that only the result sees.
-        requests: per workload.
-        sobol: points of the first look.
-        starts: points from which differences descend.
-        iterations: of Adam, per start.
-        seed: of the search itself.
-    """
-
-    train_seeds: int = 8
-    heldout_seeds: int = 20
-    requests: int = 1000
-    sobol: int = 64
-    starts: int = 2
-    iterations: int = 10
-    seed: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """What is tuned for.
-
-    Args:
-        identified: the plant.
-        source: of the workloads.
-        targets: one per class.
-        limits: of the engine.
-        objective: one of OBJECTIVES.
-    """
-
-    identified: IdentifiedPlant
-    source: WorkloadSource
-    targets: tuple[Target, ...]
-    limits: Limits
-    objective: str = "attainment"
-
-    def draws(self, effort: Effort, *, heldout: bool) -> list[Draw]:
-        """Workloads and noise, one per seed.
-
-        Args:
-            effort: how many, how long.
-            heldout: what tuning never sees.
-
-        Returns:
-            Draws, all with the same number of requests.
-        """
-        seeds = effort.heldout_seeds if heldout else effort.train_seeds
-        return [draw(self.source, self.identified, seed, effort.requests, heldout=heldout) for seed in range(seeds)]
-
-    def scores(self, candidates: list[Candidate], draws: list[Draw]) -> np.ndarray:
-        """The objective with what decides between near ties.
-
-        Args:
-            candidates: to compare.
-            draws: to compare them on.
-
-        Returns:
-            Per candidate: objective, attainment, share of clean requests, goodput [tokens/s], p99 ITL [s], infinite where there
-            is no gap; means over the draws, shape (candidates, 5).
-        """
-        measures = evaluate(self.identified, candidates, draws, self.targets, self.limits)
-        attainment, clean = measures[..., ATTAINMENT].mean(axis=1), measures[..., CLEAN].mean(axis=1)
-        if self.objective == "capacity":
-            value = capacity_factor(self.identified, candidates, draws, self.targets, self.limits)
-        else:
-            value = clean if self.objective == "requests" else attainment
-        goodput_tps, itl_p99_s = measures[..., GOODPUT_TPS].mean(axis=1), measures[..., ITL_P99_S].mean(axis=1)
-        return np.stack([value, attainment, clean, goodput_tps, np.nan_to_num(itl_p99_s, nan=np.inf)], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +52,15 @@ class Tuned:
         capacity_rps: where the objective is capacity: of the tuned, the static, the timeout setting; where there are classes, the
             rate of all together at which each class still keeps its promise under the tuned one [requests/s].
         warnings: sentences, among them what lies outside the trace's hull.
-        tried: candidates compared on the training seeds.
+        tried: candidates compared on training seeds.
         problem: what was tuned for.
         effort: what was spent.
+        heldout: how many held-out seeds were used, and why no more.
+        slopes: where the slopes of each descent came from.
+        gates: verdicts of the gate, where the fluid was asked.
+        kept: requirements, and what became of them on the held-out seeds.
+        robust: what is left on other plants that the trace allows; None where that was not asked for.
+        resumed: answers taken over from a search that was interrupted.
     """
 
     tuned: Side
@@ -150,15 +76,22 @@ class Tuned:
     tried: int
     problem: Problem
     effort: Effort
+    heldout: str = ""
+    slopes: list[str] = dataclasses.field(default_factory=list)
+    gates: list[GateVerdict] = dataclasses.field(default_factory=list)
+    kept: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    robust: dict[str, Any] | None = None
+    resumed: int = 0
 
 
 def tune(
     problem: Problem,
-    effort: Effort = Effort(),
+    effort: Effort = Effort(),  # noqa: B008  # an immutable dataclass
     *,
     free: tuple[str, ...] | None = None,
     policy: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    store: Store | None = None,
 ) -> Tuned:
     """Find the best controller for a plant, a workload and a target, and say by how much it beats the best static setting.
 
@@ -169,129 +102,74 @@ def tune(
             Margin and aging rate are always among them.
         policy: what the policy is to have otherwise than `default_candidate`, by field; a number that is free starts there.
         progress: called with a label and a fraction in [0, 1].
+        store: where the answers of the simulator are kept until the end, for a search that is killed; None keeps none.
 
     Returns:
-        Tuned.
+        Tuned; the same seed gives the same one, whether the search was interrupted or not.
 
     Raises:
-        ValueError: an unknown objective, a free number that is unknown or cannot act, or a policy that cannot be.
+        ValueError: an unknown objective, a requirement or robustness that cannot be, a free number that is unknown or cannot
+            act, or a policy that cannot be.
     """
-    if problem.objective not in OBJECTIVES:
-        raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, got {problem.objective!r}")
+    problem.check()
+    effort.check()
     say = progress or _silent
     base = default_candidate(problem.identified, problem.targets, problem.limits)
     base = base._replace(policy=dataclasses.replace(base.policy, **(policy or {})))  # pyright: ignore[reportArgumentType]  # by @pytree
     base.policy.check()
     space = Space(base, problem.limits, free, problem.targets)
+    key = problem_key(problem, effort, free, sorted((policy or {}).items())) if store is not None else ""
+    ledger = Ledger(key, store)
     train = problem.draws(effort, heldout=False)
     say("static settings", 0.0)
-    static, static_score = _best_static(problem, train, None)
-    early, early_score = _best_static(problem, train, EARLY)
+    static, early = (best_static(problem, train, timeout, ledger) for timeout in (None, EARLY))
     say("Sobol points", 0.15)
-    points, scores = _search(problem, space, train, effort, say)
+    found = search(problem, space, train, effort, ledger, say)
     say("held-out seeds", 0.9)
-    chosen = choose(points, scores, problem.objective, floor=max(static_score, early_score))
-    candidate, settings = space.candidate(points[chosen]), space.values(points[chosen])
-    notes = _dead(problem, space, candidate, train)
-    if max(static_score, early_score) > scores[:, 0].max():
-        # Nothing beat the static settings even on the training seeds: hand the better of them on, and say so.
-        setting = static if static_score >= early_score else early
-        candidate, settings, notes = setting.candidate(), setting.to_json(), []
-    return _judge(problem, effort, (candidate, settings), (static, early, base), len(points), notes)
+    result = _judge(problem, effort, _chosen(problem, space, found, (static, early), train), (static, early), base, found)
+    ledger.close()
+    return dataclasses.replace(result, resumed=ledger.taken)
 
 
 def _silent(_label: str, _fraction: float) -> None:
     """Nobody listens."""
 
 
-def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: float = 0.0) -> int:
-    """The candidate to keep: the best by the objective; for attainment, the one with most clean requests among near ties.
+def _chosen(
+    problem: Problem, space: Space, found: Found, statics: tuple[Trained, Trained], draws: list[Draw]
+) -> tuple[Candidate, dict[str, Any], list[str]]:
+    """The candidate with its settings, and what is to be said of them.
 
-    Of several that are equal in that too, the one with more goodput, then with the lower p99 ITL: at a load that is met all
-    over, the promise alone does not tell a fast setting from a slow one.
-
-    Args:
-        points: tried, in units.
-        scores: as `Problem.scores`, shape (points, 5).
-        objective: one of OBJECTIVES.
-        floor: attainment of the best static setting, in [0, 1]: a near tie does not give up the lead over it.
-
-    Returns:
-        Index into points.
+    Where nothing beat the static settings even on the training seeds, the better of them is handed on.
     """
-    scores = scores[: len(points)]
-    value = scores[:, 0]
-    if objective != "attainment":
-        return int(_ranked(scores, 0)[0])
-    near = np.flatnonzero(value >= max(value.max() - NEAR, min(floor, value.max())))
-    return int(near[_ranked(scores[near], 2, 0)[0]])
+    allowed = [s for s in statics if s.score[MISSED] <= KEPT]
+    floor = max((float(s.score[VALUE]) for s in allowed), default=0.0)
+    k = choose(found.points, found.scores, problem.objective, floor=floor)
+    better = [s for s in statics if _ahead(s.score, found.scores)]
+    missed = min([float(found.scores[k][MISSED]), *(float(s.score[MISSED]) for s in better)])
+    notes = [] if missed <= KEPT else [_infeasible(problem, missed)]
+    if better:
+        setting = max(better, key=lambda s: (-float(s.score[MISSED]), float(s.score[VALUE]))).setting
+        return setting.candidate(), setting.to_json(), notes
+    candidate = space.candidate(found.points[k])
+    return candidate, space.values(found.points[k]), [*notes, *_dead(problem, space, candidate, draws)]
 
 
-def _ranked(scores: np.ndarray, *first: int) -> np.ndarray:
-    """Rows of `Problem.scores`, the best first: by these columns, exact ties by goodput, then by p99 ITL, then as they came."""
-    return np.lexsort([scores[:, 4], -scores[:, 3], *(-np.round(scores[:, k], 12) for k in reversed(first))])
+def _ahead(score: np.ndarray, others: np.ndarray) -> bool:
+    """Whether a score beats all others: by what it misses, then by the objective."""
+    missed = round(float(score[MISSED]), 12), np.round(others[:, MISSED], 12)
+    if missed[0] != missed[1].min():
+        return bool(missed[0] < missed[1].min())
+    return bool(score[VALUE] > others[missed[1] == missed[0], VALUE].max())
 
 
-def _best_static(problem: Problem, draws: list[Draw], timeout: float | None) -> tuple[Static, float]:
-    """The best setting of the grid; of several that tie, as below the knee many do, the one that bears a heavier load best.
-
-    A setting at its very edge in training would fall over on held-out seeds, and any controller would seem to beat it.
-    """
-    grid = static_grid(problem.limits, timeout)
-    scores = problem.scores([s.candidate() for s in grid], draws)[:, 0]
-    tied = np.flatnonzero(scores >= scores.max() - TIED)
-    heavier = np.full(len(tied), 1 / HEAVIER)
-    candidates = [grid[i].candidate() for i in tied]
-    measures = evaluate(problem.identified, candidates, draws, problem.targets, problem.limits, stretch=heavier)
-    i = int(tied[best([grid[k] for k in tied], measures, ATTAINMENT)])
-    return grid[i], float(scores[i])
-
-
-def _search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, say: Progress) -> tuple[list[np.ndarray], np.ndarray]:
-    sobol = qmc.Sobol(len(space.free), rng=np.random.default_rng(effort.seed)).random(effort.sobol)
-    points = [space.point(space.base), *(space.low + sobol * (space.high - space.low))]
-    rough = problem.scores([space.candidate(p) for p in points], draws[: max(2, len(draws) // 3)])
-    order = _ranked(rough, 0)[: max(8, 4 * effort.starts)]
-    points = [points[i] for i in order]
-    scores = problem.scores([space.candidate(p) for p in points], draws)
-    rng = np.random.default_rng(effort.seed)
-    for k, i in enumerate(_ranked(scores, 0)[: effort.starts].tolist()):
-        tell = lambda part, k=k: say("descending", 0.3 + 0.6 * (k + part) / effort.starts)  # noqa: E731
-        found, values = _descend(problem, space, draws, points[i], effort, rng, tell)
-        points, scores = points + found, np.concatenate([scores, values])
-    return points, scores
-
-
-def _descend(
-    problem: Problem,
-    space: Space,
-    draws: list[Draw],
-    start: np.ndarray,
-    effort: Effort,
-    rng: np.random.Generator,
-    tell: Callable[[float], None],
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Adam on central differences of half a unit, on a fresh half of the seeds each time; every iterate is scored on all."""
-    d, point = len(start), start.copy()
-    adam = optax.adam(0.6, b1=0.8, b2=0.95, eps=1e-4)
-    state = adam.init(point)
-    average = point.copy()
-    tried: list[np.ndarray] = []
-    for k in range(1, effort.iterations + 1):
-        part = [draws[i] for i in rng.choice(len(draws), max(2, len(draws) // 2), replace=False)]
-        step = 0.5 * np.eye(d)
-        sides = np.clip(np.concatenate([point + step, point - step]), space.low, space.high)
-        values = problem.scores([space.candidate(p) for p in sides], part)[:, 0]
-        width = np.maximum(np.diag(sides[:d] - sides[d:]), 1e-9)
-        gradient = (values[:d] - values[d:]) / width
-        with jax.numpy_dtype_promotion("standard"):  # optax itself promotes its step count
-            move, state = adam.update(-gradient, state)
-        point = point + np.asarray(move, float)
-        point = np.clip(point, space.low, space.high)
-        average = 0.7 * average + 0.3 * point
-        tried += [point.copy(), average.copy()]
-        tell(k / effort.iterations)
-    return tried, problem.scores([space.candidate(p) for p in tried], draws)
+def _infeasible(problem: Problem, missed: float) -> str:
+    """What no candidate could do."""
+    asked = ", ".join(r.label for r in problem.require)
+    return (
+        f"infeasible: no candidate keeps all that is required ({asked}) on the training seeds; taken is the one that misses it least, "
+        f"by {missed:.3g} in all"
+    )
 
 
 def _dead(problem: Problem, space: Space, candidate: Candidate, draws: list[Draw]) -> list[str]:
@@ -304,66 +182,38 @@ def _dead(problem: Problem, space: Space, candidate: Candidate, draws: list[Draw
 def _judge(
     problem: Problem,
     effort: Effort,
-    chosen: tuple[Candidate, dict[str, Any]],
-    others: tuple[Static, Static, Candidate],
-    tried: int,
-    notes: list[str],
+    chosen: tuple[Candidate, dict[str, Any], list[str]],
+    statics: tuple[Trained, Trained],
+    base: Candidate,
+    found: Found,
 ) -> Tuned:
-    static, early, base = others
-    draws = problem.draws(effort, heldout=True)
-    grid = static_grid(problem.limits)
-    seen = evaluate(problem.identified, [s.candidate() for s in grid], draws, problem.targets, problem.limits)
-    hindsight = grid[best(grid, seen, CLEAN if problem.objective == "requests" else ATTAINMENT)]
-    settings = (static, early, hindsight)
-    contenders = [chosen, *((s.candidate(), s.to_json()) for s in settings), (base, {})]
-    measures = evaluate(problem.identified, [c for c, _ in contenders], draws, problem.targets, problem.limits)
-    sides, outcomes = [], []
-    for (candidate, settings), rows in zip(contenders, measures, strict=True):
-        runs = [simulate(problem.identified, candidate, d, problem.targets, problem.limits) for d in draws]
-        sides.append(Side(candidate, settings, rows, summarise(runs, problem.targets)))
-        outcomes.append(runs)
-    capacity = None
+    candidate, settings, notes = chosen
+    static, early = (s.setting for s in statics)
+    heldout = heldout_draws(problem, effort, candidate, static.candidate())
+    made = contest(problem, heldout.draws, (candidate, settings), static, early, base)
+    gain, gain_early = gains(made.values)
     measure = CLEAN if problem.objective == "requests" else ATTAINMENT
-    values = [s.measures[:, measure] for s in sides[:3]]
-    if problem.objective == "capacity":
-        per_draw = [
-            [capacity_factor(problem.identified, [s.candidate], [d], problem.targets, problem.limits)[0] for d in draws] for s in sides[:3]
-        ]
-        values = [np.array(v) * d_rate(draws) for v in per_draw]
-        capacity = {name: float(v.mean()) for name, v in zip(("controller", "best_static", "best_timeout"), values, strict=True)}
-        if len(problem.targets) > 1:
-            apart = class_capacity_factors(problem.identified, sides[0].candidate, draws, problem.targets, problem.limits)
-            rate_rps = float(d_rate(draws).mean())
-            capacity |= {f"controller, {t.name}": float(f) * rate_rps for t, f in zip(problem.targets, apart, strict=True)}
-    gain, gain_early = gain_interval(values[1], values[0]), gain_interval(values[2], values[0])
-    outcome = "better" if gain.low > 0 else "no better"
-    best_found, static_side, early_side, hindsight_side, default_side = sides
-    rivalry = rivals(sides, measure) if problem.objective != "capacity" else []
-    warnings = [*rivalry, *notes, *hull_warnings(problem.identified, outcomes[0])]
+    rivalry = rivals(made.sides, measure) if problem.objective != "capacity" else []
+    kept = requirements_json(problem, made.sides[0], heldout.draws)
+    broken = [f"not kept on the held-out seeds: {one['said']}" for one in kept if not one["kept"]]
+    tuned, static_side, early_side, hindsight, default = made.sides
     return Tuned(
-        best_found,
+        tuned,
         static_side,
         early_side,
-        hindsight_side,
-        default_side,
+        hindsight,
+        default,
         gain,
         gain_early,
-        outcome,
-        capacity,
-        warnings,
-        tried,
+        "better" if gain.low > 0 else "no better",
+        made.capacity_rps,
+        [*broken, *rivalry, *notes, *hull_warnings(problem.identified, made.outcomes)],
+        found.tried,
         problem,
         effort,
+        heldout.said,
+        found.slopes,
+        found.gates,
+        kept,
+        robust_json(problem, candidate, static.candidate(), heldout.draws),
     )
-
-
-def d_rate(draws: list[Draw]) -> np.ndarray:
-    """Arrival rates of the draws.
-
-    Args:
-        draws: one per seed.
-
-    Returns:
-        Rates, shape (draws,) [requests/s].
-    """
-    return np.array([d.workload.rate_rps for d in draws])

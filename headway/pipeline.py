@@ -8,14 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headway.checkpoints import CheckpointFile, checkpoint_of
 from headway.controllers.policy import Policy
 from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate, draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
 from headway.experiments.certificate import certify
+from headway.experiments.constraints import Requirement
 from headway.experiments.contest import hull_warnings
 from headway.experiments.load import load_curve
+from headway.experiments.robust import Robust
 from headway.experiments.run import sha256_of, write_json, write_whole
 from headway.experiments.saturation import figures_of
 from headway.experiments.tune import Effort, Problem, Tuned, tune
@@ -29,6 +32,7 @@ from headway.loads import Load, read_plant
 from headway.models.engine import Engine
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits
+from headway.tuning import tuning_json
 
 Progress = Callable[[str, float], None]
 
@@ -157,39 +161,6 @@ def simulate_stage(
     return {**figures, "runs": runs, "warnings": [*figures["notes"], *hull_warnings(identified, outcomes), *load.notes]}
 
 
-def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str]) -> dict[str, Any]:
-    """The result of tuning as plain JSON values, without the controller itself.
-
-    Args:
-        tuned: the result.
-        curve: goodput against load; None where it was not computed.
-        notes: sentences on the load.
-
-    Returns:
-        Fields by name, as `headway tune --json` shows them.
-    """
-    side = lambda s: s.to_json()  # noqa: E731
-    return {
-        "objective": tuned.problem.objective,
-        "heldout": side(tuned.tuned),
-        "best_static": side(tuned.static),
-        "best_timeout": side(tuned.early),
-        "best_static_hindsight": side(tuned.hindsight),
-        "untuned": side(tuned.default),
-        "gain": tuned.gain.value,
-        "gain_ci95": [tuned.gain.low, tuned.gain.high],
-        "gain_over_timeout": tuned.gain_early.value,
-        "gain_over_timeout_ci95": [tuned.gain_early.low, tuned.gain_early.high],
-        "bound": None,
-        "capacity_rps": tuned.capacity_rps,
-        "outcome": tuned.outcome,
-        "load_curve": curve,
-        "tried": tuned.tried,
-        "effort": dataclasses.asdict(tuned.effort),
-        "warnings": [*tuned.warnings, *notes],
-    }
-
-
 def tune_stage(
     plant_path: Path,
     identified: IdentifiedPlant,
@@ -201,6 +172,8 @@ def tune_stage(
     effort: Effort,
     free: tuple[str, ...] | None = None,
     policy: Mapping[str, Any] | None = None,
+    require: tuple[Requirement, ...] = (),
+    robust: Robust | None = None,
     curve: bool = True,
     progress: Progress | None = None,
 ) -> tuple[Tuned, ControllerRecord]:
@@ -216,6 +189,8 @@ def tune_stage(
         effort: how much is spent.
         free: names of the numbers that may move; None for all.
         policy: what the policy is to have otherwise than the default, by field.
+        require: what the controller has to keep beside the objective.
+        robust: how plants that the trace allows as well count; None for the fitted one alone.
         curve: compute goodput against load as well.
         progress: called with a label and a fraction.
 
@@ -223,10 +198,11 @@ def tune_stage(
         (result, record).
 
     Raises:
-        ValueError: an unknown objective or free number, or a policy that cannot be.
+        ValueError: an unknown objective or free number, a requirement or a policy that cannot be.
     """
-    problem = Problem(identified, load.source, load.targets, limits, objective)
-    tuned = tune(problem, effort, free=free, policy=policy, progress=progress)
+    problem = Problem(identified, load.source, load.targets, limits, objective, require, robust)
+    store = CheckpointFile(checkpoint_of(out)) if out is not None else None
+    tuned = tune(problem, effort, free=free, policy=policy, progress=progress, store=store)
     shown = None
     if curve:
         contenders = {"controller": tuned.tuned.candidate, "best_static": tuned.static.candidate, "best_timeout": tuned.early.candidate}
@@ -364,7 +340,9 @@ def write_trace(trace: Trace, out: Path) -> None:
     write_whole(out, buffer.getvalue())
 
 
-def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: bool = False, uncertified: bool = False) -> dict[str, Any]:
+def export_stage(
+    record: ControllerRecord, engine: str, out: Path, *, force: bool = False, uncertified: bool = False, version: str | None = None
+) -> dict[str, Any]:
     """Write a controller for use outside Headway.
 
     Args:
@@ -373,14 +351,17 @@ def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: boo
         out: folder to make.
         force: write into a folder that holds something.
         uncertified: write a controller whose certificate is refused, and say so in what is written.
+        version: of the engine that will run, where the export depends on it; None for the newest known.
 
     Returns:
         {"folder", "files", "warnings"}.
 
     Raises:
-        ValueError: an unknown engine, a folder that holds something, a loop that is refused, or a plant of device durations.
+        ValueError: an unknown engine, a version where none matters, a folder that holds something, a loop that is refused, or a plant
+            of device durations.
     """
     from headway.engines.export import EXPORTERS
+    from headway.engines.flags import ENGINES as FLAGS
 
     if engine not in EXPORTERS:
         raise ValueError(f"cannot export for {engine!r}; this version knows {', '.join(EXPORTERS)}")
@@ -389,5 +370,8 @@ def export_stage(record: ControllerRecord, engine: str, out: Path, *, force: boo
             "the plant was fitted to durations of the device alone: its margin and budget are not on the clock that clients see, "
             "and are not exported; record start-to-start step times and fit again"
         )
-    written = EXPORTERS[engine](record, out, force=force, uncertified=uncertified)
+    if version is not None and engine not in FLAGS:
+        raise ValueError(f"--engine-version is for {', '.join(FLAGS)}: what --engine {engine} writes is the same for every version")
+    asked = {"version": version} if version is not None else {}
+    written = EXPORTERS[engine](record, out, force=force, uncertified=uncertified, **asked)
     return {"folder": str(written.folder), "files": list(written.files), "warnings": list(written.warnings)}

@@ -247,15 +247,15 @@ def slot_of(forms: Any, grid: Any, setting: Setting, schedule: Any, rows: Rows, 
     now = look(grid, setting, rows, masses, flow, slot)
     knobs = schedule(Seen(jnp.sum(now.left * now.arrived), now.requests, now.used / setting.pool_tokens))
     setpoint_s = setting.budget_s * (1.0 - knobs.margin)
-    most = jnp.maximum(setting.max_tokens - now.requests, 1.0)
-    allowed = budget(setting.plant, now.requests, now.kv_tokens, flow.make, setpoint_s, most, flow.budget_tokens)
+    most = jnp.maximum(jnp.minimum(setting.max_tokens - now.requests, knobs.most_tokens), 1.0)
+    allowed = budget(setting.plant, now.requests, now.kv_tokens, flow.make, setpoint_s, most)
     steps = grid.slot_s / allowed.step_s
     offered, early = offers(forms, grid, rows, masses, now, flow, knobs, setpoint_s, steps)
     wanted = places(setting, rows, now, knobs, offered, early, steps) if grid.admission else None
     room = allowed.tokens * steps
     took, threshold, gate_s = serve(forms, grid, offered, wanted, room, flow)
     excess = jnp.maximum(flow.excess, jnp.sum(took) / jnp.maximum(room, 1.0) - 1.0)
-    kept = (threshold, gate_s, allowed.found, excess)
-    names = ("threshold_s", "gate_s", "budget_tokens", "excess")
+    kept = (threshold, gate_s, excess)
+    names = ("threshold_s", "gate_s", "excess")
     flow = flow._replace(**{name: lax.stop_gradient(value) for name, value in zip(names, kept, strict=True)})
     return after(grid, setting, rows, masses, flow, now, knobs, (allowed.tokens, steps), took)

@@ -25,6 +25,7 @@ class Knobs:
         estimate: factor on the estimated time to completion.
         timeout: share of the TTFT target after which "timeout" sheds.
         running_limit: most requests running at once [requests].
+        most_tokens: upper limit of the law's prefill budget [tokens].
     """
 
     margin: Any = 0.15
@@ -37,6 +38,7 @@ class Knobs:
     estimate: Any = 1.0
     timeout: Any = 1.0
     running_limit: Any = 256.0
+    most_tokens: Any = 1e6
 
 
 class Seen(NamedTuple):
@@ -96,7 +98,6 @@ class Flow(NamedTuple):
         threshold_s: of the last slot [s].
         gate_s: of the last slot [s].
         make: of the last slot's prompt part.
-        budget_tokens: of the last slot [tokens].
         good: tokens on time so far [tokens].
         owed_more: tokens owed beyond those emitted so far [tokens].
         served: prompt tokens so far [tokens].
@@ -108,7 +109,6 @@ class Flow(NamedTuple):
     threshold_s: Any
     gate_s: Any
     make: Make
-    budget_tokens: Any
     good: Any
     owed_more: Any
     served: Any

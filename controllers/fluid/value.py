@@ -269,7 +269,7 @@ def _start(grid: Grid, rows: int) -> Any:
     zero = jnp.zeros((), grid.dtype)
     none = jnp.zeros(rows, grid.dtype)
     make = Make(zero, zero + 512.0)
-    flow = Flow(zero, zero + 0.02, zero, zero, make, zero + 512.0, zero, zero, zero, zero)
+    flow = Flow(zero, zero + 0.02, zero, zero, make, zero, zero, zero, zero)
     return Masses(none, none, none, none), flow
 
 

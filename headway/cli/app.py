@@ -23,6 +23,7 @@ COMMANDS = (
     "headway.cli.run_index",
     "headway.cli.web",
     "headway.cli.scale",
+    "headway.cli.sweep",
     "headway.cli.transport",
     "headway.cli.verify",
 )
@@ -39,6 +40,7 @@ ORDER = (
     "simulate",
     "pools",
     "tune",
+    "sweep",
     "analyse",
     "validate",
     "export",
@@ -183,5 +185,14 @@ def _reported(error: Exception) -> int:
 
 
 def _extra(module: str) -> str:
-    known = {"dash": "web", "ray": "scale", "optuna": "bench", "cma": "bench", "osqp": "mpc", "sklearn": "bench", "statsmodels": "bench"}
+    known = {
+        "aiohttp": "live",
+        "dash": "web",
+        "ray": "scale",
+        "optuna": "bench",
+        "cma": "bench",
+        "osqp": "mpc",
+        "sklearn": "bench",
+        "statsmodels": "bench",
+    }
     return known.get(module.partition(".")[0], "dev")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,8 +34,12 @@ from headway.cli.options import (
     rate_given,
     rows_given,
 )
+from headway.cli.served import Model, Serve, VllmEnv
 from headway.cli.terminal import progress_bar, show
 from headway.cli.words import simulate_lines, tune_lines, validate_lines
+
+HELDOUT_MOST = 40
+"""Held-out seeds that tuning looks at, at most, while the gain is not known to a point."""
 
 
 @app.command()
@@ -93,6 +97,20 @@ def tune(
         ),
     ] = None,
     policy: Policy = None,
+    require: Annotated[
+        str | None,
+        typer.Option(
+            "--require",
+            help="What has to be kept as well, by comma: floors attainment, clean, fair (worst class), class.NAME; ceilings shed, ttft_p99, "
+            "itl_p99, also of one class as shed.NAME: class.chat>=95%,shed<=2%,ttft_p99<=2s.",
+        ),
+    ] = None,
+    robust: Annotated[
+        str | None, typer.Option("--robust", help="Tune for plants that the trace allows as well: mean, or cvar:25%, its worst runs.")
+    ] = None,
+    gradient: Annotated[
+        str, typer.Option("--gradient", help="auto, fluid or exact: where the slopes come from; the fluid's pass a gate first.")
+    ] = "auto",
     rate: Rate = None,
     rows: Rows = None,
     requests: Requests = None,
@@ -113,17 +131,18 @@ def tune(
     from headway.loads import open_load, read_plant, with_limits
     from headway.pipeline import tune_stage
     from headway.policies import parse_policy
+    from headway.requirements import parse_requirements, parse_robust
 
     not_over_inputs("--out", out, [plant, workload, target])
     changed, identified = parse_policy(policy or ""), read_plant(plant)
+    asked = {"require": parse_requirements(require or ""), "robust": None if robust is None else parse_robust(robust, seed)}
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
     limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
     names = tuple(n.strip() for n in free.split(",") if n.strip()) if free else None
+    effort = Effort(requests=load.requests(requests), seed=seed, heldout_most=HELDOUT_MOST, gradient=gradient)
+    told = {"objective": objective, "effort": effort, "free": names, "policy": changed, **asked}
     with progress_bar() as bar:
-        effort = Effort(requests=load.requests(requests), seed=seed)
-        _, record = tune_stage(
-            plant, identified, load, limits, out, objective=objective, effort=effort, free=names, policy=changed, progress=bar
-        )
+        _, record = tune_stage(plant, identified, load, limits, out, **told, progress=bar)  # pyright: ignore[reportArgumentType]
     show({"controller": record.to_json(), **record.tuning}, tune_lines(record.tuning, str(out)), as_json=json)
 
 
@@ -156,7 +175,9 @@ def analyse(
 @app.command()
 def validate(
     controller: Controller,
-    engine: Annotated[str, typer.Option("--engine", help="sim (exact simulator) or kernels (live, on this machine).")] = "sim",
+    engine: Annotated[
+        str, typer.Option("--engine", help="sim (exact simulator), kernels (live, on this machine), vllm (a real server), vllm-sim.")
+    ] = "sim",
     plant: Annotated[Path | None, typer.Option("--plant", help="Measure on this plant instead of the controller's own.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Where to write the result.")] = Path("validation.json"),
     workload: OtherWorkload = None,
@@ -166,6 +187,15 @@ def validate(
     runs: Annotated[int | None, typer.Option("--runs", min=1, help="Repetitions. [default: 20, live 3]")] = None,
     length: Annotated[str, typer.Option("--length", help="Length of a live run on the engine's clock, such as 20s.")] = "20s",
     preset: Annotated[str, typer.Option("--preset", help="Size of the llm behind live kernels.")] = "tiny",
+    model: Model = None,
+    vllm_env: VllmEnv = None,
+    serve: Serve = None,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", help="vllm: folder of the runs; those it holds are not repeated. [default: beside --out]")
+    ] = None,
+    early: Annotated[
+        bool, typer.Option("--early", help="vllm: also the best static setting with clients who give up at .8 of TTFT.")
+    ] = False,
     kv_tokens: KvTokens = None,
     block: Block = None,
     max_seqs: MaxSeqs = None,
@@ -177,7 +207,7 @@ def validate(
 
     Example: headway validate controller.json --engine kernels
     """
-    from headway.engines.live import live_engine
+    from headway.engines.live import SERVED, live_engine
     from headway.loads import load_of, read_controller, with_limits
     from headway.pipeline import validate_stage
     from headway.units import duration_s
@@ -186,21 +216,24 @@ def validate(
     record = read_controller(controller)
     load = load_of(record, workload=workload, rate_rps=rate_given(rate), target=target)
     limits = with_limits(record.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
+    told: dict[str, Any] = {
+        "plant": plant,
+        "load": load,
+        "record": record,
+        "limits": limits,
+        "runs": runs or (20 if engine == "sim" else 3),
+    }
     with progress_bar() as bar:
-        live = live_engine(engine, preset=preset, limits=limits, progress=bar)
-        data = validate_stage(
-            controller,
-            out,
-            engine=live,
-            plant=plant,
-            load=load,
-            record=record,
-            limits=limits,
-            requests=requests or int(record.workload.get("requests") or 1000),
-            cut_s=duration_s(length),
-            runs=runs or (20 if live is None else 3),
-            progress=bar,
-        ).to_json()
+        if engine in SERVED:
+            from headway.engines.vllm.stages import serve_flags, validate_vllm
+
+            told |= {"model": model, "place": vllm_env, "flags": serve_flags(serve), "keep": keep, "early": early}
+            data = validate_vllm(engine, controller, out, seconds=duration_s(length), progress=bar, **told).to_json()
+        else:
+            live = live_engine(engine, preset=preset, limits=limits, progress=bar)
+            many = requests or int(record.workload.get("requests") or 1000)
+            found = validate_stage(controller, out, engine=live, requests=many, cut_s=duration_s(length), progress=bar, **told)
+            data = found.to_json()
     show(data, validate_lines(data, str(out)), as_json=json)
     if data["outcome"] != "met":
         raise typer.Exit(NOT_MET)
@@ -210,7 +243,15 @@ def validate(
 def export(
     controller: Controller,
     out: Annotated[Path, typer.Option("--out", help="New folder to write to.")],
-    engine: Annotated[str, typer.Option("--engine", help="json, python or c99.")] = "json",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine", help="json, python, c99, vllm, vllm-flags, sglang-flags, trtllm-flags, vllm-ascend, sglang or transformers."
+        ),
+    ] = "json",
+    version: Annotated[
+        str | None, typer.Option("--engine-version", help="Flags only: version that will run, such as 0.32.0. [default: the newest known]")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write into a folder that holds something; other files in it stay.")] = False,
     uncertified: Annotated[
         bool, typer.Option("--uncertified", help="Write a controller whose certificate is refused; it is said in what is written.")
@@ -224,5 +265,5 @@ def export(
     from headway.loads import read_controller
     from headway.pipeline import export_stage
 
-    data = export_stage(read_controller(controller), engine, out, force=force, uncertified=uncertified)
+    data = export_stage(read_controller(controller), engine, out, force=force, uncertified=uncertified, version=version)
     show(data, [f"written    {out}: {', '.join(data['files'])}", *[f"note: {n}" for n in data["warnings"]]], as_json=json)

@@ -24,6 +24,7 @@ from headway.cli.options import (
     Where,
     epsilon_given,
     limits_given,
+    not_over_inputs,
     rate_given,
     rows_given,
     where_given,
@@ -101,21 +102,37 @@ def run(
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")], json: Json = False) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", help="Write the validation's steps as well, as Chrome trace JSON for Perfetto.", metavar="FILE"),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Write the report of a run folder anew.
 
-    Example: headway report RUN
+    Example: headway report RUN --perfetto steps.json
     """
-    from headway.experiments.run import RunFolder
+    from headway.experiments.run import STAGES, RunFolder
     from headway.report import write_report
+    from headway.report.perfetto import write_perfetto
 
     if not run.is_dir():
         raise ValueError(f"{run}: no such run folder; `headway run --out {run} ...` makes one")
+    told, lines = {}, []
+    if perfetto is not None:
+        not_over_inputs("--perfetto", perfetto, [run / name for name in STAGES.values()])
+        steps = write_perfetto(run, perfetto)
+        told = {"perfetto": str(perfetto), "steps": steps}
+        lines = [
+            f"written    {perfetto}: {', '.join(f'{n:,} steps of the {side}' for side, n in steps.items())}; open it in ui.perfetto.dev"
+        ]
     path = write_report(run)
     folder = RunFolder(run)
     if folder.manifest():
         folder.finish("report", 0.0)
-    show({"report": str(path)}, [f"written    {path}"], as_json=json)
+    show({"report": str(path), **told}, [f"written    {path}", *lines], as_json=json)
 
 
 @app.command()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from headway.cli.fitted import binding_lines, coefficient_lines, ends_text, structure_lines
+from headway.cli.served import compared_lines, others_lines
 from headway.cli.sides import side_table
 from headway.cli.terminal import ms, percent, warning_lines
+from headway.cli.tuned import required_lines, search_lines
 from headway.notes import ordered
 
 
@@ -111,6 +113,8 @@ def found_text(check: dict[str, Any]) -> str:
     value, name = check["value"], check["name"]
     if value is None:
         return "nothing"
+    if check.get("unit"):
+        return ms(value) if check["unit"] == "s" else f"{value:,.0f} {check['unit']}"
     if name.startswith("p99 ITL"):
         return ms(value)
     if name.startswith("prompts met"):
@@ -240,6 +244,7 @@ def tune_lines(tuning: dict[str, Any], out: str | None) -> list[str]:
     ]
     if tuning["capacity_rps"]:
         lines.append("capacity   " + "   ".join(f"{k} {v:.2f}/s" for k, v in tuning["capacity_rps"].items()))
+    lines += [*required_lines(tuning), *search_lines(tuning)]
     return [*lines, *warning_lines(tuning["warnings"]), *([f"written    {out}"] if out else [])]
 
 
@@ -266,6 +271,7 @@ def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:
     span = f" [{ci[0] * 100:+.1f}, {ci[1] * 100:+.1f}]" if ci[0] is not None else ""
     lines.append(f"gain       share of tokens on time {data['gain'] * 100:+.1f} %{span} over the best static setting")
     lines += [*verdict_lines(data), *drift_lines(data.get("drift"))]
+    lines += [*others_lines(data.get("others") or {}), *compared_lines(data.get("compared") or [])]
     return [*lines, *warning_lines(data["notes"]), *([f"written    {out}"] if out else [])]
 
 

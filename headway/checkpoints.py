@@ -1,0 +1,59 @@
+"""Where a search keeps what it needs to go on after a kill: a file beside its output, gone when it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headway.experiments.run import read_json, write_json
+
+
+class CheckpointFile:
+    """A `headway.experiments.checkpoint.Store` in a file, written whole or not at all.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Remember the place; nothing is written yet."""
+        self.path = path
+
+    def load(self) -> Any:
+        """What lies there.
+
+        Returns:
+            Plain JSON values; None where there is no file, or none that can be read.
+        """
+        try:
+            return read_json(self.path)
+        except ValueError:
+            return None
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Put it there.
+
+        Args:
+            content: plain JSON values.
+        """
+        write_json(self.path, content)
+
+    def clear(self) -> None:
+        """Take the file away, if it is there."""
+        self.path.unlink(missing_ok=True)
+
+
+def checkpoint_of(output: Path) -> Path:
+    """Where the checkpoint of an output lies.
+
+    Args:
+        output: file that will be written at the end.
+
+    Returns:
+        A hidden file in the same folder.
+
+    Example:
+        >>> str(checkpoint_of(Path("run/controller.json")))
+        'run/.controller.json.checkpoint'
+    """
+    return output.with_name(f".{output.name}.checkpoint")
