@@ -105,7 +105,7 @@ def make_room(place, x, req, e, ids, keys, policy, targets, units, unit_ids):
         if r.computed >= r.goal:
             if schedule_decode(r, e, policy[BLOCK], units):
                 return place + 1, True
-        elif schedule_chunk(r, e, x, policy[BLOCK], units):
+        elif schedule_chunk(r, e, x, policy[BLOCK], units, unit_ids):
             return place + 1, True
 
 

@@ -13,7 +13,6 @@ from headway.controllers.laws import law_init
 from headway.controllers.order import DEGRADED
 from headway.controllers.policy import (
     ASYNC,
-    BLOCK,
     DEGRADE,
     HAS_SHARES,
     NEXT_STEP,
@@ -107,10 +106,10 @@ def habits_of(policy):
         policy: packed.
 
     Returns:
-        First token a step later, asynchronous, factor on degraded targets, tokens in a block, shares, shape (5,).
+        First token a step later, asynchronous, factor on degraded targets, shares, shape (4,).
     """
     degrade = policy[DEGRADE] if policy[TRIAGE] == DEGRADED else 0.0
-    return np.array([policy[NEXT_STEP], policy[ASYNC], degrade, policy[BLOCK], policy[HAS_SHARES]])
+    return np.array([policy[NEXT_STEP], policy[ASYNC], degrade, policy[HAS_SHARES]])
 
 
 @compiled

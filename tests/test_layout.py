@@ -272,7 +272,20 @@ def test_the_link_is_there_and_relative(folder: str) -> None:
     assert link.readlink() == Path("..") / folder
 
 
-@pytest.mark.parametrize("script", ["scripts/setup", "scripts/demo", "scripts/test", "scripts/peer-env", "scripts/vllm-env", ".ci/run"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "scripts/setup",
+        "scripts/demo",
+        "scripts/test",
+        "scripts/peer-env",
+        "scripts/vllm-env",
+        "scripts/docs",
+        "scripts/vllm-versions",
+        "benchmarks/accelerator.sh",
+        ".ci/run",
+    ],
+)
 def test_the_script_can_be_run(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
 

@@ -21,6 +21,8 @@ FIXTURES = {
     "fpm_jsonl": "fpm.jsonl",
     "fpm_trace": "fpm_trace.jsonl",
     "fpm_msgpack": "fpm.msgpack",
+    "vllm_adapter": "vllm_adapter.jsonl",
+    "vllm_adapter_cpu": "vllm_adapter_cpu.jsonl",
     "vllm_stats": "vllm_stats.jsonl",
     "trtllm_stats": "trtllm_stats.jsonl",
     "bench_forward": "bench_forward.json",

@@ -15,10 +15,12 @@ from headway.controllers import StaticLaw, TrackerLaw
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Draw, evaluate
 from headway.experiments import tune as tuning
-from headway.experiments.baseline import EARLY, Static, best, static_grid
+from headway.experiments.baseline import EARLY, Static, Trained, best, static_grid
 from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor, class_capacity_factors
 from headway.experiments.free import free_parameters
 from headway.experiments.load import load_curve
+from headway.experiments.search import Found
+from headway.experiments.selection import SCORES
 from headway.experiments.statistics import gain_interval, mean_interval
 from headway.experiments.tune import NEAR, Effort, Problem, Tuned, choose, tune
 from headway.models.generators import Gamma, Poisson, Synthetic
@@ -95,10 +97,10 @@ def test_a_load_that_any_setting_carries_is_no_better_and_says_so() -> None:
 
 
 def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing_found(problem, space, draws, effort, say):
-        return [space.point(space.base)], np.zeros((1, 5))
+    def nothing_found(problem, space, draws, effort, ledger, say):
+        return Found([space.point(space.base)], np.zeros((1, SCORES)), [], [], 1)
 
-    monkeypatch.setattr(tuning, "_search", nothing_found)
+    monkeypatch.setattr(tuning, "search", nothing_found)
     found = tune(problem(12.0), EFFORT)
     static, early = (
         problem(12.0).scores([s.candidate], problem(12.0).draws(EFFORT, heldout=False))[0, 0] for s in (found.static, found.early)
@@ -110,13 +112,15 @@ def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_o
 def test_a_near_tie_is_no_reason_to_fall_back_to_the_static_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {}
 
-    def two_found(problem, space, draws, effort, say):
+    def two_found(problem, space, draws, effort, ledger, say):
         low = space.point(space.base)
         points.update(best=low, near=np.clip(low + 1, space.low, space.high))
-        return list(points.values()), np.array([[0.950, 0.950, 0.1, 1.0, 0.1], [0.945, 0.945, 0.9, 1.0, 0.1]])
+        scores = np.array([[0.950, 0.950, 0.1, 1.0, 0.1, 0.0], [0.945, 0.945, 0.9, 1.0, 0.1, 0.0]])
+        return Found(list(points.values()), scores, [], [], 2)
 
-    monkeypatch.setattr(tuning, "_search", two_found)
-    monkeypatch.setattr(tuning, "_best_static", lambda problem, draws, timeout: (Static(512, 32, timeout), 0.947))
+    trained = np.array([0.947, 0.947, 0.5, 1.0, 0.1, 0.0])
+    monkeypatch.setattr(tuning, "search", two_found)
+    monkeypatch.setattr(tuning, "best_static", lambda problem, draws, timeout, ledger: Trained(Static(512, 32, timeout), trained))
     assert isinstance(tune(problem(12.0), EFFORT).tuned.candidate.law, TrackerLaw)
 
 
@@ -145,6 +149,11 @@ def test_training_and_heldout_seeds_share_no_arrival() -> None:
 # what is chosen
 
 
+def kept(rows: list[list[float]]) -> np.ndarray:
+    """Scores of candidates that keep all that is required."""
+    return np.column_stack([np.array(rows), np.zeros(len(rows))])
+
+
 @pytest.mark.parametrize(
     ("scores", "objective", "chosen"),
     [
@@ -156,16 +165,16 @@ def test_training_and_heldout_seeds_share_no_arrival() -> None:
     ],
 )
 def test_the_cleanest_of_the_near_best_is_chosen(scores: list[list[float]], objective: str, chosen: int) -> None:
-    table = np.column_stack([np.array(scores), np.ones((len(scores), 2))])
+    table = np.column_stack([np.array(scores), np.ones((len(scores), 2)), np.zeros(len(scores))])
     assert choose([np.zeros(1)] * len(scores), table, objective) == chosen
 
 
 @pytest.mark.parametrize("objective", ["attainment", "requests", "capacity"])
 def test_an_exact_tie_goes_to_more_goodput_then_to_the_lower_p99_gap(objective: str) -> None:
     tied = [[1.0, 1.0, 1.0, 1184.0, 0.067], [1.0, 1.0, 1.0, 1551.0, 0.030], [1.0, 1.0, 1.0, 1551.0, 0.016], [0.9, 0.9, 0.9, 2000.0, 0.01]]
-    assert choose([np.zeros(1)] * 4, np.array(tied), objective) == 2
+    assert choose([np.zeros(1)] * 4, kept(tied), objective) == 2
     less = [[1.0, 1.0, 1.0, 1184.0, np.inf], [0.999, 0.999, 0.999, 1551.0, 0.016]]
-    assert choose([np.zeros(1)] * 2, np.array(less), objective) == 0, "no tie"
+    assert choose([np.zeros(1)] * 2, kept(less), objective) == 0, "no tie"
 
 
 def test_a_load_that_is_met_all_over_is_not_tuned_into_a_slower_engine() -> None:
