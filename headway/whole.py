@@ -128,7 +128,8 @@ def run_all(
     _stage(folder, "trace", progress, lambda tell: write_trace(identified(tell)[1], folder.file("trace")))
     _stage(folder, "fit", progress, lambda tell: write_json(folder.file("fit"), identified(tell)[0].to_json()))
     plant = read_plant(folder.file("fit"))
-    effort = Effort(requests=load.requests(request.requests), seed=request.seed, **request.effort)
+    given: dict[str, Any] = dict(request.effort)
+    effort = Effort(requests=load.requests(request.requests), seed=request.seed, **given)
     _stage(
         folder,
         "tune",

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from headway.controllers.policy import Policy
@@ -18,6 +17,7 @@ from headway.engines.schema import FILE, controller_schema, text
 from headway.models.signals import Limits
 from tests.guarded_loops import PLANTS, laws, record
 
+jsonschema = pytest.importorskip("jsonschema", reason="the schema is tried with jsonschema, which the developer's extra brings")
 CHECK = jsonschema.Draft202012Validator(json.loads(FILE.read_text()))
 WHOLE = Policy(
     triage="degrade",

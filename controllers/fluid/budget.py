@@ -12,8 +12,8 @@ from headway.models.plant import Batch, Plant
 
 LEAST_SLOPE_S = 1e-8
 """Least slope of the step time that is believed, per prompt token [s]."""
-PIECES = 12
-"""Into which a range of budgets is cut, twice: the last ones are 5 % wide at 8192 tokens."""
+PIECES = 128
+"""Into which a range of budgets is cut: of 8192 tokens each is 7 % wide."""
 
 
 class Make(NamedTuple):
@@ -98,10 +98,10 @@ class Budget(NamedTuple):
 def budget(plant: Plant, decode: Any, kv_tokens: Any, make: Make, setpoint_s: Any, most_tokens: Any) -> Budget:
     """Prompt tokens that bring a step to its setpoint: step(u) = setpoint, with the derivative of the root.
 
-    The range is looked over twice, all of it and then the part in which the setpoint lies; the chord of that last part
-    gives a place and a slope, and one step along it the budget: exact where the plant is linear in the prompt tokens. A
-    tangent would see nothing of a plant that pads to captured sizes, and a search from the last budget swings across a
-    jump; the chord of a part with a jump in it is steep, so that the budget rests there, as the law does.
+    The whole range is looked over in pieces; the chord of the one in which the setpoint lies gives a place and a slope, and
+    one step along it the budget: exact where the plant is linear in the prompt tokens. A tangent would see nothing of a
+    plant that pads to captured sizes, and a search from the last budget swings across a jump; the chord of a piece with a
+    jump in it is steep, so that the budget rests there, as the law does.
 
     Args:
         plant: the plant.
@@ -118,21 +118,16 @@ def budget(plant: Plant, decode: Any, kv_tokens: Any, make: Make, setpoint_s: An
     still = [lax.stop_gradient(x) for x in (decode, kv_tokens, setpoint_s)]
     shape = Make(*(lax.stop_gradient(x) for x in make))
 
-    def part(low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
-        """Ends of the piece in which the setpoint lies, and step times there; the last one where all are shorter."""
-        tokens = low * (high / low) ** (jnp.arange(PIECES + 1, dtype=low.dtype) / PIECES)
-        times = duration(fixed, batch_of(still[0], still[1], tokens, Make(*(x * jnp.ones_like(tokens) for x in shape))), low.dtype)
-        k = jnp.clip(jnp.sum((times <= still[2]).astype(jnp.int32)) - 1, 0, PIECES - 1)
-        return tokens[k], tokens[k + 1], times[k], times[k + 1]
-
     most = jnp.maximum(lax.stop_gradient(most_tokens), 2.0)
-    low, high, *_ = part(jnp.ones_like(most), most)
-    low, high, below_s, above_s = part(low, high)
+    tokens = most ** (jnp.arange(PIECES + 1, dtype=most.dtype) / PIECES)
+    times = duration(fixed, batch_of(still[0], still[1], tokens, Make(*(x * jnp.ones_like(tokens) for x in shape))), most.dtype)
+    k = jnp.clip(jnp.sum((times <= still[2]).astype(jnp.int32)) - 1, 0, PIECES - 1)
+    low, high, below_s, above_s = tokens[k], tokens[k + 1], times[k], times[k + 1]
     slope = jnp.maximum((above_s - below_s) / (high - low), LEAST_SLOPE_S)
     near = jnp.clip(low + (still[2] - below_s) / slope, 1.0, most)
     there_s = duration(plant, batch_of(decode, kv_tokens, near, make), near.dtype)
     move = (setpoint_s - there_s) / slope
     reach = high - low  # past a jump the chord says nothing of how far
     least = jnp.where(below_s > still[2], -most, -reach)  # no room for a single token
-    tokens = jnp.clip(near + move - lax.stop_gradient(move) + jnp.clip(lax.stop_gradient(move), least, reach), 0.0, most_tokens)
-    return Budget(tokens, there_s + slope * (tokens - near))
+    found = jnp.clip(near + move - lax.stop_gradient(move) + jnp.clip(lax.stop_gradient(move), least, reach), 0.0, most_tokens)
+    return Budget(found, there_s + slope * (found - near))
