@@ -4,7 +4,7 @@
 #   benchmarks/accelerator.sh [PRESET] [OUT]      1b and runs/accelerator, where nothing is given
 #
 # It uses the Python of .venv, else python3 (PYTHON names another one), and whatever device JAX has there. Try it on a CPU:
-#   benchmarks/accelerator.sh tiny /tmp/accelerator
+#   benchmarks/accelerator.sh tiny runs/accelerator
 # LIMIT_S is the time for all of it, STEPS the length of the recording, LENGTH and RUNS those of the validation.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

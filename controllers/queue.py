@@ -331,8 +331,7 @@ def sheds(r, policy):
     Returns:
         True if so.
     """
-    rule = policy[TRIAGE]  # from REJECT on they shed
-    return rule >= REJECT and (rule != DEGRADED or r.degraded > 0)
+    return policy[TRIAGE] >= REJECT and (policy[TRIAGE] != DEGRADED or r.degraded > 0)  # from REJECT on they shed
 
 
 @compiled
@@ -348,11 +347,11 @@ def leave(req, e, ids, keys, policy, targets):
         targets: shape (classes, 4), the TTFT at the engine first [s].
     """
     while e.n_leaving > 0 and keys[LEAVING, 0] < e.now_s:
-        i, key = ids[LEAVING, 0], keys[LEAVING, 0]
+        i, at_s = ids[LEAVING, 0], keys[LEAVING, 0]
         drop_least(keys, ids, LEAVING, 0, e.n_leaving)
         e.n_leaving -= 1
         r = req[i]
-        if r.status != WAITING or r.leave_s != key:
+        if r.status != WAITING or r.leave_s != at_s:
             continue
         if e.now_s > r.arrival_s + r.cancel_s or (r.emitted == 0.0 and e.now_s > r.arrival_s + r.patience_s):
             status = client_left(r, e.now_s, targets[r.class_id, 0], targets[r.class_id, 2])
@@ -364,9 +363,10 @@ def leave(req, e, ids, keys, policy, targets):
                 r.spared = 1
             elif policy[TRIAGE] == DEGRADED:
                 r.degraded = 1
-            r.behind = 1
-            r.key_s = key_of(r, e, policy, targets)
-            push_key(i, r, req, e, ids, keys)
+            rank, key = r.behind, r.key_s
+            r.behind, r.key_s = 1, key_of(r, e, policy, targets)
+            if rank == 0 or r.key_s != key:  # else its entry holds: a second would have it tried twice in a step
+                push_key(i, r, req, e, ids, keys)
             r.leave_s = leaves_at_s(r, e, policy, targets)
             push_leave(i, req, e, ids, keys)
             continue

@@ -179,8 +179,7 @@ class Reference:
         for r in list(self.running):
             if r.emitted >= r.output:
                 self.end_running(r, "finished")
-        for r in list(self.running):
-            if r.has_left(self.now_s):
+            elif r.has_left(self.now_s):
                 self.end_running(r, r.leaves(self.now_s))
 
     def end_running(self, r: Request, status: str) -> None:

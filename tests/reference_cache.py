@@ -73,7 +73,7 @@ class Cache:
 
     def release(self, r: Request) -> None:
         """Everything that a request holds is given back. What is full and computed goes idle, the deepest first: its own, then its units."""
-        if self.caching and not r.swapped:
+        if self.caching and self.owned(r) and not r.swapped:
             r.tail_at = len(r.held)
             tail = r.cached // self.limits.block_tokens - self.owned(r) + r.blocks
             self.idle += [(TAIL, r.number)] * tail

@@ -24,8 +24,6 @@ class Composition:
         alone = self.policy.order == "fcfs" and len(engine.running) + len(engine.waiting) == 1
         self.chunk_cap = 10**9 if alone else self.order.chunk_cap
         self.strides = True
-        prompts = [r for r in engine.running if not r.decodes] + engine.waiting
-        self.pending = {r.kind for r in prompts}
 
     def start(self) -> None:
         """An empty step. Sort keys are taken here, and stand still."""
@@ -33,6 +31,7 @@ class Composition:
         self.takes: dict[Request, tuple[str, int]] = {}
         self.limit, self.cut, self.closed, self.in_vain = "none", False, False, 0
         prompts = [r for r in engine.running if not r.decodes] + engine.waiting
+        self.pending = {r.kind for r in prompts}
         self.untried = sorted(prompts, key=lambda r: self.order.place(r, engine.now_s))
         self.kept_out: list[Request] = []
         self.reached = False
