@@ -161,7 +161,7 @@ def tpe(run: Run, seed: int) -> None:
         run: the search's books.
         seed: of everything that is drawn.
     """
-    import optuna
+    import optuna  # pyright: ignore[reportMissingImports]  # the extra bench
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True))
@@ -179,7 +179,7 @@ def cma_es(run: Run, seed: int) -> None:
         run: the search's books.
         seed: of everything that is drawn.
     """
-    import cma
+    import cma  # pyright: ignore[reportMissingImports]  # the extra bench
 
     options = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1, "popsize": 10}
     search = cma.CMAEvolutionStrategy((START - LOW) / (HIGH - LOW), 0.25, options)
