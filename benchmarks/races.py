@@ -243,8 +243,8 @@ def race(budget_s: float = BUDGET_S, repetitions: int = REPETITIONS) -> Iterator
 def _searches() -> tuple[dict[str, Callable[[Run, int], None]], float]:
     """All that race, compiled, and the CPU time that the fluid's compilation took [s]."""
     try:
-        import cma  # noqa: F401
-        import optuna  # noqa: F401
+        import cma  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import optuna  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as gap:
         raise Missing(f"{gap.name} is not installed: pip install 'headway[bench]'") from None
     small = case_of(RATE_RPS, 5, seeds=4)
