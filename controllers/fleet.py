@@ -18,7 +18,7 @@ from headway.controllers.policy import ASYNC, HAS_SHARES, SWAP_BLOCK_S
 from headway.controllers.queue import arrive, next_arrival_s
 from headway.controllers.scheduler import plan, stop, wake
 from headway.controllers.simulator import habits_of
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled, compiled_making
 from headway.models.goodput import FINISHED
 from headway.models.heap import drop_least, push
 from headway.models.settlement import settle
@@ -295,7 +295,7 @@ def cut_off(fleet, traffic, targets, cut_s):
             return
 
 
-@compiled
+@compiled_making
 def run_fleet(fleet, traffic, targets, cut_s):
     """Run all replicas until every request has ended, or to the cut.
 

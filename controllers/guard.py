@@ -18,7 +18,7 @@ from headway.controllers.pi import PI
 from headway.controllers.static import STATIC
 from headway.controllers.tracker import TRACKER
 from headway.controllers.updown import UPDOWN
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled, compiled_making
 from headway.models.identified import Hull
 from headway.models.plant import Batch, Plant
 from headway.models.signals import SIGNALS, Limits
@@ -121,7 +121,7 @@ def guard_for(law: Controller, plant: Plant, hull: Hull, budget_s: float, fallba
     return Guard(late_steps=late, least_s=least_s, most_s=ABSURD * max(longest_s, budget_s), fallback_tokens=fallback_tokens)
 
 
-@compiled
+@compiled_making
 def guard_init(guard, memory, counts, law, state, plant, budget_s):
     """Memory and state before the first step.
 
@@ -305,7 +305,7 @@ def _resume(law, state, prefill):
         state[0] = min(max(prefill, 1.0), law[4])
 
 
-@compiled
+@compiled_making
 def _still(law, state, signals, ready, budget_s):
     """What the law asks for from its state alone [tokens]."""
     held = signals.copy()
@@ -343,7 +343,7 @@ def _command(guard, memory, law, state, signals, moves, budget_s):
     return _sent(guard, memory, raw if ready == 0.0 else memory[PREFILL] + ready)
 
 
-@compiled
+@compiled_making
 def _hold(guard, memory, counts, law, state, signals, kind, seen, budget_s):
     """The command after a bad reading: not above the last, but for the one token of each request that decodes."""
     counts[kind] += 1.0

@@ -10,7 +10,7 @@ import numpy as np
 
 from headway.controllers.correction import PARTS, PlantCorrection, corrected_s, correction_step, parts_of
 from headway.controllers.drift import DriftMonitor, drift_step
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled_making
 from headway.models.identified import Hull
 from headway.models.plant import Batch, Plant
 
@@ -92,7 +92,7 @@ def pair(
     return Paired(out[:, 0], out[:, 1], measured, inside, out[:, 2].astype(int), states[0].tolist(), states[1].tolist())
 
 
-@compiled
+@compiled_making
 def _pair(plant, monitor, correction, drift, factors, columns, inside, delay, out):
     parts = np.zeros(PARTS)
     for k in range(len(columns)):

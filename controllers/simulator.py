@@ -25,7 +25,7 @@ from headway.controllers.policy import (
 )
 from headway.controllers.queue import next_arrival_s
 from headway.controllers.scheduler import plan, stop
-from headway.models.compiled import compiled, compiled_inline, compiled_parallel
+from headway.models.compiled import compiled_inline, compiled_making, compiled_parallel
 from headway.models.goodput import Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT, MEASURES, measure
@@ -98,7 +98,7 @@ def record(e, row):
     row[10], row[11] = e.bound, e.free
 
 
-@compiled
+@compiled_making
 def habits_of(policy):
     """What the end of a step depends on, of a packed policy.
 
@@ -112,7 +112,7 @@ def habits_of(policy):
     return np.array([policy[NEXT_STEP], policy[ASYNC], degrade, policy[HAS_SHARES]])
 
 
-@compiled
+@compiled_making
 def run_to_end(req, books, ids, keys, units, unit_ids, law_state, gaps, policy, law, targets, plant, decode_noise, mixed_noise, cut_s, log):
     """Run until every request has ended, or to the cut.
 

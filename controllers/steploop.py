@@ -8,7 +8,7 @@ import numpy as np
 
 from headway.controllers.controller import Controller
 from headway.controllers.laws import STATE_SIZE, law_init, law_step
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled_making
 from headway.models.plant import Plant
 from headway.models.signals import SIGNALS
 from headway.models.steptime import step_time
@@ -74,7 +74,7 @@ def respond(
     return Response(out[:, 0], out[:, 1], out[:, 2], states)
 
 
-@compiled
+@compiled_making
 def _run(law, plant, decode_requests, decode_kv_tokens, available, factor, budget_s, delay, most_tokens, out, states):
     state, signals = np.zeros(STATE_SIZE), np.zeros(SIGNALS)
     law_init(law, state)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled_making
 from headway.models.goodput import CLEAN_SHARE, tokens_owed
 from headway.models.signals import LEVELS, Target
 from headway.models.workload import Workload
@@ -251,7 +251,7 @@ def _at_most(lengths: np.ndarray, allowed: np.ndarray, share: float, correlation
     return found
 
 
-@compiled
+@compiled_making
 def _counted(lengths, allowed, share, correlation):
     """The number of late gaps counted out gap by gap: chances by how many were late so far and whether the last one was."""
     most = int(allowed.max())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from headway.models.compiled import compiled
+from headway.models.compiled import compiled, compiled_making
 from headway.models.goodput import ABANDONED, CLEAN_SHARE, FINISHED, FUTURE, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED
 
 (ATTAINMENT, CLEAN, GOODPUT_TPS, THROUGHPUT_TPS, SHED, ITL_P99_S, MAX_GAP_S, STEPS, ON_TIME, OWED, END_S, MEASURES) = range(12)
 """Places in the measures of `evaluate`."""
 
 
-@compiled
+@compiled_making
 def p99_gap(gaps, targets):
     """The gap at the client that 99 % of the gaps do not exceed.
 
