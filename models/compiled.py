@@ -88,7 +88,7 @@ def compiled_making(function: F) -> F:
     Returns:
         The compiled function.
     """
-    return _compile(function)
+    return _compile(function, _nrt=True)  # not left out: it would be taken over from whichever kernel calls
 
 
 def compiled_parallel(function: F) -> F:
@@ -100,7 +100,7 @@ def compiled_parallel(function: F) -> F:
     Returns:
         The compiled function.
     """
-    return _compile(function, parallel=True)
+    return _compile(function, _nrt=True, parallel=True)
 
 
 def compiled_inline(function: F) -> F:
