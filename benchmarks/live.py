@@ -44,6 +44,7 @@ from headway.models.goodput import summarise
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch
 from headway.models.signals import Target
+from headway.models.workload import Workload
 from headway.pipeline import tune_stage
 
 LIMITS = {"max_seqs": 64, "max_tokens": 2048, "max_len": 4096}
@@ -54,7 +55,7 @@ WORKLOAD = (
 ATTAINS = 0.62
 """Where the best static set is to stand: in the middle of the 50 to 75 % that the bar asks for."""
 RATES = (0.5, 60.0)
-STEPS, SHORT_S, DRAWS = 4000, 20.0, 4
+STEPS, SHORT_S, DRAWS, PROBES = 4000, 20.0, 4, 2
 
 
 @dataclasses.dataclass
@@ -139,16 +140,15 @@ def promise(found: IdentifiedPlant) -> Target:
     return Target(ttft_s=16 * itl_s, itl_s=itl_s, transport_s=0.05 * itl_s)
 
 
-def best_static(found: IdentifiedPlant, load: Load) -> tuple[Static, float]:
-    """The best of the flag sets on the simulator, and what it attains."""
-    limits, values = found.limits, {}
-    draws = []
+def best_static(found: IdentifiedPlant, load: Load, statics: list[Static], pace: float = 1.0) -> tuple[Static, float]:
+    """The best of some flag sets on the simulator, and what it attains there if steps take `pace` times what the plant says."""
+    values, draws = {}, []
     for seed in range(DRAWS):
         workload = load.source.draw(seed, 20_000, heldout=False)
         workload = workload.window(0, max(int(np.searchsorted(workload.arrival_s, OPTIONS.seconds)), 2))
-        draws.append(Draw(workload, *found.noise.draw(seed, NOISE_LENGTH)))
-    for static in STATICS:
-        outcomes = [simulate(found, static.candidate(), drawn, load.targets, limits) for drawn in draws]
+        draws.append(Draw(workload, *(pace * noise for noise in found.noise.draw(seed, NOISE_LENGTH))))
+    for static in statics:
+        outcomes = [simulate(found, static.candidate(), drawn, load.targets, found.limits) for drawn in draws]
         values[static] = summarise(outcomes, load.targets).attainment
     best = max(values, key=lambda s: values[s])
     return best, values[best]
@@ -159,29 +159,70 @@ def load_at(rate_rps: float, target: Target) -> Load:
     return open_load(WORKLOAD.format(rate=rate_rps), _text(target), rate_rps=None, rows=None, epsilon=None)
 
 
-def tuned(found: IdentifiedPlant) -> tuple[ControllerRecord, Load]:
-    """The load at which the best static set attains about what it should, and a controller tuned for it; done once."""
-    file, target = OPTIONS.out / "controller.json", promise(found)
-    if file.exists():
-        record = read_controller(file)
-        return record, open_load(record.workload["spec"], _text(record.targets[0]), rate_rps=None, rows=None, epsilon=None)
+def level(found: IdentifiedPlant, target: Target, statics: list[Static], pace: float = 1.0) -> float:
+    """The rate at which the best of some flag sets attains what it should, by the simulator [requests/s]."""
     low, high = RATES
-    rate = low
-    for _ in range(9):
+    for _ in range(10):
         rate = float(np.sqrt(low * high))
-        _, attained = best_static(found, load_at(rate, target))
-        low, high = (rate, high) if attained > ATTAINS else (low, rate)
-    load = load_at(rate, target)
+        low, high = (rate, high) if best_static(found, load_at(rate, target), statics, pace)[1] > ATTAINS else (low, rate)
+    return float(np.sqrt(low * high))
+
+
+def pace_of(found: IdentifiedPlant, static: Static, load: Load, workload: Workload, attained: float, seed: int) -> float:
+    """By which factor on its steps the plant attains what a server did on the same requests."""
+    low, high = 0.7, 1.4
+    noise = found.noise.draw(seed, NOISE_LENGTH)
+    for _ in range(12):
+        pace = float(np.sqrt(low * high))
+        out = simulate(found, static.candidate(), Draw(workload, *(pace * n for n in noise)), load.targets, found.limits)
+        low, high = (pace, high) if summarise([out], load.targets).attainment > attained else (low, pace)
+    return float(np.sqrt(low * high))
+
+
+def settled(found: IdentifiedPlant, target: Target) -> tuple[Load, Static, list[Row]]:
+    """The load of the trial and the static flag set that stands against the controller, both from served runs before it; done once.
+
+    Past the knee a few percent of pace decide between .9 and .2. So the rate comes from the simulator first, the flag set from
+    short runs at that rate, and the rate anew from how fast that set served as many seconds as the trial's runs have.
+    """
+    file = OPTIONS.out / "settled.json"
+    if not file.exists():
+        load = load_at(level(found, target, STATICS), target)
+        static, probes = picked(load), []
+        for probe in range(PROBES):
+            told(f"settling the rate: {load.spec.split(',')[0]}", probe / PROBES)
+            arm = Arm("static", static.candidate(), {"max_tokens": static.token_budget, "max_seqs": static.running_limit})
+            keep = OPTIONS.out / "settle" / str(probe)
+            trial = Trial(start_of("settle"), [arm], load.source, load.targets, seconds=OPTIONS.seconds, keep=keep)
+            seed = 90 + probe
+            with trial.open():
+                attained = summarise([trial.run(arm, seed).outcome(load.targets)], load.targets).attainment
+            pace = pace_of(found, static, load, trial.workload(seed), attained, seed)
+            probes.append({"load": load.spec, "attained": attained, "pace": pace})
+            load = load_at(level(found, target, [static], float(np.exp(np.mean([np.log(p["pace"]) for p in probes])))), target)
+        write_json(file, {"load": load.spec, "static": static.to_json(), "probes": probes})
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    said = "; ".join(f"{p['attained']:.3f} at {p['load'].split(',')[0]}: steps {p['pace']:.3f} of the plant's" for p in kept["probes"])
+    rows = [informs("settling the rate: the best static set attained", said)]
+    load = open_load(kept["load"], _text(target), rate_rps=None, rows=None, epsilon=None)
+    return load, Static(kept["static"]["token_budget"], kept["static"]["running_limit"]), rows
+
+
+def tuned(found: IdentifiedPlant, load: Load) -> ControllerRecord:
+    """A controller tuned for the load; done once."""
+    file = OPTIONS.out / "controller.json"
+    if file.exists():
+        return read_controller(file)
+    rate = float(load.spec.split("rate=")[1].split("/s")[0])
     effort = Effort(requests=max(int(rate * OPTIONS.seconds), 100))
-    _, record = tune_stage(OPTIONS.out / "plant.json", found, load, found.limits, file, objective="requests", effort=effort, progress=told)
-    return record, load
+    return tune_stage(OPTIONS.out / "plant.json", found, load, found.limits, file, objective="requests", effort=effort, progress=told)[1]
 
 
 def _text(target: Target) -> str:
     return f"ttft={target.ttft_s * 1e3:.6g}ms,itl={target.itl_s * 1e3:.6g}ms,transport={target.transport_s * 1e3:.6g}ms"
 
 
-def picked(record: ControllerRecord, load: Load) -> Static:
+def picked(load: Load) -> Static:
     """The best of nine static flag sets, each served once for a short time; done once."""
     file = OPTIONS.out / "picked.json"
     if not file.exists():
@@ -199,7 +240,7 @@ def picked(record: ControllerRecord, load: Load) -> Static:
                 told(f"picking: {arm.name}", len(found) / len(arms))
                 outcome = trial.run(arm, 99).outcome(load.targets)
                 found.append({**static.to_json(), "attainment": summarise([outcome], load.targets).attainment})
-        write_json(file, {"controller": record.to_json()["content_sha256"], "runs": found})
+        write_json(file, {"load": load.spec, "runs": found})
     runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
     best = max(runs, key=lambda r: r["attainment"])
     return Static(best["token_budget"], best["running_limit"])
@@ -209,11 +250,12 @@ def served() -> Iterator[Row]:
     """The trial: controller, best static set, and that set with clients who give up early."""
     found, rows = identified_server()
     yield from rows
-    record, load = tuned(found)
-    target = load.targets[0]
+    target = promise(found)
+    load, static, settling = settled(found, target)
+    yield from settling
+    record = tuned(found, load)
     certificate = (record.tuning.get("certificate") or {}).get("verdict")
     yield informs(f"tuned for {load.spec}", f"TTFT {target.ttft_s * 1e3:.0f} ms, ITL {target.itl_s * 1e3:.0f} ms, law {certificate}")
-    static = picked(record, load)
     yield informs("best of 9 static flag sets in short runs", f"{static.token_budget} tokens, {static.running_limit} requests")
     arms = arms_of(record, static, early=True, default=False)
     options = {"seconds": OPTIONS.seconds, "repetitions": OPTIONS.repetitions, "keep": OPTIONS.out / "runs", "uncertified": True}
