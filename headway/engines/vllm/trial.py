@@ -104,6 +104,22 @@ class Run(NamedTuple):
         return outcome_of(self.clients, targets, self.log)
 
 
+def arrivals(source: WorkloadSource, repetition: int, seconds: float) -> Workload:
+    """The arrivals of a repetition: of every arm the same.
+
+    Args:
+        source: of the workloads.
+        repetition: from 0.
+        seconds: of arrivals [s].
+
+    Returns:
+        Requests that arrive within that time.
+    """
+    many = int(np.ceil(seconds * source.draw(0, 1000, heldout=True).rate_rps * 1.5)) + 50
+    drawn = source.draw(FRESH + repetition, many, heldout=True)
+    return drawn.window(0, max(int(np.searchsorted(drawn.arrival_s, seconds)), 1))
+
+
 class Trial:
     """Servers that stay up for as long as they are needed, one of them under load at a time.
 
@@ -159,9 +175,7 @@ class Trial:
         Returns:
             Requests that arrive within the run's length.
         """
-        many = int(np.ceil(self.seconds * self.source.draw(0, 1000, heldout=True).rate_rps * 1.5)) + 50
-        drawn = self.source.draw(FRESH + repetition, many, heldout=True)
-        return drawn.window(0, max(int(np.searchsorted(drawn.arrival_s, self.seconds)), 1))
+        return arrivals(self.source, repetition, self.seconds)
 
     def run(self, arm: Arm, repetition: int, progress: Callable[[float], None] | None = None) -> Run:
         """One arm in one repetition; a run that was kept is read instead.
