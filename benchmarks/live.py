@@ -50,9 +50,12 @@ from headway.pipeline import tune_stage
 LIMITS = {"max_seqs": 64, "max_tokens": 2048, "max_len": 4096}
 STATICS = [Static(tokens, seqs) for tokens in (128, 512, 2048) for seqs in (16, 32, 64)]
 WORKLOAD = (
-    "poisson:rate={rate:.4g}/s,prompt=lognormal(median=200,sigma=1.0,min=16,max=1500),output=lognormal(median=60,sigma=0.6,min=8,max=200)"
+    "mmpp:rates={low:.4g}/s;{high:.4g}/s,dwell=8s;4s,"
+    "prompt=lognormal(median=200,sigma=1.0,min=16,max=1500),output=lognormal(median=60,sigma=0.6,min=8,max=200)"
 )
-ATTAINS = 0.64
+"""Waves, as real traffic has them. Under even arrivals so near the knee a machine that is a tenth slower than when it was identified
+takes the static set from .62 to .14, under waves from .66 to .53."""
+ATTAINS = 0.65
 """Where the best static set is to stand: in the middle of the 50 to 75 % that the bar asks for."""
 RATES = (0.5, 60.0)
 STEPS, SHORT_S, PROBES = 4000, 20.0, 3
@@ -154,8 +157,8 @@ def best_static(found: IdentifiedPlant, load: Load, statics: list[Static], pace:
 
 
 def load_at(rate_rps: float, target: Target) -> Load:
-    """The workload at a rate, with the promise."""
-    return open_load(WORKLOAD.format(rate=rate_rps), _text(target), rate_rps=None, rows=None, epsilon=None)
+    """The workload at a mean rate, half of it in calm and twice in a wave, with the promise."""
+    return open_load(WORKLOAD.format(low=0.5 * rate_rps, high=2 * rate_rps), _text(target), rate_rps=None, rows=None, epsilon=None)
 
 
 def level(found: IdentifiedPlant, target: Target, statics: list[Static], pace: float = 1.0) -> float:
@@ -217,8 +220,7 @@ def tuned(found: IdentifiedPlant, load: Load) -> ControllerRecord:
     file = OPTIONS.out / "controller.json"
     if file.exists():
         return read_controller(file)
-    rate = float(load.spec.split("rate=")[1].split("/s")[0])
-    effort = Effort(requests=max(int(rate * OPTIONS.seconds), 100))
+    effort = Effort(requests=max(len(arrivals(load.source, 0, OPTIONS.seconds)), 100))
     return tune_stage(OPTIONS.out / "plant.json", found, load, found.limits, file, objective="requests", effort=effort, progress=told)[1]
 
 
