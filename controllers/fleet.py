@@ -16,6 +16,7 @@ from headway.controllers.dispatch import Gateway, send_cache, send_prompt
 from headway.controllers.laws import law_init
 from headway.controllers.policy import ASYNC, HAS_SHARES, SWAP_BLOCK_S
 from headway.controllers.queue import arrive, next_arrival_s
+from headway.controllers.scheduled import follow_load, scheduled
 from headway.controllers.scheduler import plan, stop, wake
 from headway.controllers.simulator import habits_of
 from headway.models.compiled import compiled, compiled_making
@@ -44,6 +45,7 @@ class Fleet(NamedTuple):
         gaps: histograms, shape (replicas, classes, GAP_BINS).
         policies: packed, shape (replicas, POLICY_SIZE).
         packed_laws: shape (replicas, LAW_SIZE).
+        schedules: packed, shape (replicas, k); (replicas, 0) where none has any.
         plants: packed, shape (replicas, PACKED).
         decode_noise: factors, shape (replicas, k).
         mixed_noise: factors, shape (replicas, k).
@@ -59,6 +61,7 @@ class Fleet(NamedTuple):
     gaps: np.ndarray
     policies: np.ndarray
     packed_laws: np.ndarray
+    schedules: np.ndarray
     plants: np.ndarray
     decode_noise: np.ndarray
     mixed_noise: np.ndarray
@@ -247,6 +250,8 @@ def go_on(k, fleet, traffic, targets, signals):
     req, books, ids, keys, policy, units = fleet.req[k], fleet.books[k], fleet.ids[k], fleet.keys[k], fleet.policies[k], fleet.units[k]
     e, unit_ids = books[0], fleet.unit_ids
     e.now_s = clock_s(k, fleet)
+    if scheduled(fleet.schedules[k]):
+        follow_load(e, fleet.schedules[k], policy, fleet.packed_laws[k], targets)
     open_door(k, fleet, traffic, targets)
     if not plan(req, books, ids, keys, units, unit_ids, fleet.laws[k], policy, fleet.packed_laws[k], targets, signals):
         tell_ends(k, fleet, traffic)

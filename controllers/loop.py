@@ -8,8 +8,9 @@ import numpy as np
 
 from headway.controllers.compose import book_shares
 from headway.controllers.laws import law_init
-from headway.controllers.policy import HAS_SHARES, RATE_TPS, pack_policy, pack_targets
+from headway.controllers.policy import HAS_SHARES, RATE_TPS, pack_targets
 from headway.controllers.queue import next_arrival_s
+from headway.controllers.scheduled import follow_load, pack_candidate, scheduled
 from headway.controllers.scheduler import plan, stop
 from headway.controllers.simulator import LOG_COLUMNS, STALL, Candidate, fresh_state, habits_of, record
 from headway.models.engine import Engine, Step
@@ -59,21 +60,21 @@ def drive(
 
     Args:
         engine: any; it is reset first.
-        candidate: law and policy.
+        candidate: law, policy and gains.
         workload: requests.
         targets: one per class.
         plant: for the policy's first estimate of the prefill rate.
         cut_s: end of a run of fixed length; 0 runs until every request has ended [s].
         record_steps: most steps to record.
-        command: called before every step with the packed law and the packed policy, which it may change, as an
-            excitation does; False ends the run.
+        command: called before every step with the packed law and the packed policy, the gains of the load put in force; it
+            may change both, as an excitation does. False ends the run.
         progress: called after every step with the engine's time [s] and the number of requests ended.
 
     Returns:
         Outcome, with the log of its steps.
 
     Raises:
-        ValueError: limits of an asynchronous engine: here a step is composed when the last has ended.
+        ValueError: limits of an asynchronous engine: here a step is composed when the last has ended; or gains that cannot be followed.
         RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
     """
     limits = engine.limits
@@ -81,7 +82,7 @@ def drive(
         raise ValueError(
             f"scheduling must be 'sync' where steps are run one after the other, got {limits.scheduling!r}; simulate it instead"
         )
-    p, law, classes = pack_policy(candidate.policy, candidate.law, targets, limits, plant), candidate.law.pack(), pack_targets(targets)
+    (p, law, schedule), classes = pack_candidate(candidate, targets, limits, plant), pack_targets(targets)
     s = fresh_state(workload, len(targets), limits, p[RATE_TPS])
     e, signals, log, habits = s.books[0], np.zeros(SIGNALS), np.zeros((0, len(LOG_COLUMNS))), habits_of(p)
     rows: list[np.ndarray] = []
@@ -94,6 +95,8 @@ def drive(
         if 0 < cut_s <= e["now_s"]:
             stop(s.req, e, s.ids, s.keys, p, classes, s.units, s.unit_ids, cut_s)
             break
+        if scheduled(schedule):
+            follow_load(e, schedule, p, law, classes)
         if command is not None and not command(law, p):
             break
         if not plan(s.req, s.books, s.ids, s.keys, s.units, s.unit_ids, s.law, p, law, classes, signals):

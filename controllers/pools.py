@@ -15,8 +15,9 @@ import numpy as np
 
 from headway.controllers.dispatch import DISPATCHES, arrivals_of_caches, send_caches, send_prompts
 from headway.controllers.fleet import run_fleet
-from headway.controllers.policy import RATE_TPS, SETPOINT_S, pack_policy, pack_targets
+from headway.controllers.policy import RATE_TPS, SETPOINT_S, pack_targets
 from headway.controllers.replicas import Replica, new_fleet, new_traffic, outcome_of_fleet
+from headway.controllers.scheduled import Packed, pack_candidate
 from headway.controllers.simulator import LOG_COLUMNS, STALL, Candidate, Draw, fresh_state, run_to_end, simulate
 from headway.models.goodput import FINISHED, REJECTED, Outcome
 from headway.models.handover import Handed, handed, take_over
@@ -128,11 +129,11 @@ def simulate_pools(
     pools.check()
     w = drawn.workload
     first = (identified, candidate, limits)
-    mixed = Candidate(candidate.law, dataclasses.replace(candidate.policy, phases="mixed"))  # pyright: ignore[reportArgumentType]
+    mixed = candidate._replace(policy=dataclasses.replace(candidate.policy, phases="mixed"))  # pyright: ignore[reportArgumentType]
     second = (decode_identified or identified, decode_candidate or mixed, decode_limits or limits)
     if cut_s > 0.0 or (w.after is not None and bool((w.after >= 0).any())):
         return _side_by_side(first, second, drawn, targets, pools, cut_s)
-    p = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant)
+    p = pack_candidate(candidate, targets, limits, identified.plant).policy
     sent = send_prompts(pools.dispatch, pools.prefill, w.arrival_s, w.prompt_tokens, float(p[RATE_TPS]))
     ends_there = w if pools.decode == 0 else first_tokens_of(w, limits, second[2])
     parts = []
@@ -254,8 +255,8 @@ def run_decodes(
         mine = part.rows[goes_on[part.rows]]
         comes_s[mine] = arrivals_of_caches(first.last_s[mine], w.prompt_tokens[mine], pools.transfer_s_per_token, pools.transfer_latency_s)
     rows = np.flatnonzero(goes_on)
-    p = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant)
-    stay_s = float(candidate.policy.prior_output_tokens * p[SETPOINT_S])
+    p = pack_candidate(candidate, targets, limits, identified.plant)
+    stay_s = float(candidate.policy.prior_output_tokens * p.policy[SETPOINT_S])
     sent = send_caches(pools.dispatch, pools.decode, first.last_s[rows], w.prompt_tokens[rows], stay_s)
     done = []
     for k in range(pools.decode):
@@ -266,15 +267,14 @@ def run_decodes(
     return done
 
 
-def _decoded(
-    pool: tuple[IdentifiedPlant, Candidate, tuple[Target, ...], Limits], drawn: Draw, packed: np.ndarray, given: Handed
-) -> Outcome:
+def _decoded(pool: tuple[IdentifiedPlant, Candidate, tuple[Target, ...], Limits], drawn: Draw, packed: Packed, given: Handed) -> Outcome:
     """One decode replica: a run of the simulator whose requests come with their prompt computed."""
-    identified, candidate, targets, limits = pool
-    s = fresh_state(drawn.workload, len(targets), limits, packed[RATE_TPS])
+    identified, _, targets, limits = pool
+    s = fresh_state(drawn.workload, len(targets), limits, packed.policy[RATE_TPS])
     take_over(s, given)
     log, plant = np.zeros((0, len(LOG_COLUMNS))), identified.plant.pack()
-    if not run_to_end(*s, packed, candidate.law.pack(), pack_targets(targets), plant, drawn.decode, drawn.mixed, 0.0, log):
+    own = Packed(packed.policy.copy(), packed.law.copy(), packed.schedule)
+    if not run_to_end(*s, *own, pack_targets(targets), plant, drawn.decode, drawn.mixed, 0.0, log):
         raise RuntimeError(STALL)
     return outcome_of(s, log)
 

@@ -39,8 +39,7 @@ from headway.models.mechanics import client_left, end_request
 from headway.models.state import BEHIND, COMING, FEASIBLE, LEAVING, WAITING_IDS
 
 RENEW, RENEW_STEPS = 0.05, 32
-"""Relative change of the measured rate at which estimates take the new one, and fewest steps in between, more where more wait:
-keys stand still in between, and a long queue costs a step no more than a short one."""
+"""Change of the measured rate at which estimates take it, and fewest steps in between, more where more wait: keys stand still."""
 
 
 @compiled
@@ -251,6 +250,7 @@ def arrive(req, e, ids, keys, policy, targets, units, unit_ids):
         else:
             e.arrived += 1
         e.arrivals[req[i].class_id] += 1
+        e.queued += req[i].goal - req[i].computed
         length = req[i].prompt + req[i].output
         if length > policy[MAX_LEN] or math.ceil(length / policy[BLOCK]) > policy[BLOCKS]:
             end_request(i, req, e, ids, keys, FAILED)

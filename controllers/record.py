@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from headway.controllers.gain_schedule import GainSchedule
 from headway.controllers.policy import EITHER, Policy
+from headway.controllers.scheduled import at_rest, check_gains
 from headway.controllers.simulator import Candidate
 from headway.models.identified import Hull, finite
 from headway.models.plant import Plant
@@ -53,7 +55,7 @@ class ControllerRecord:
     """Everything that a loop needs to run a controller, and what is known of it.
 
     Args:
-        candidate: law and policy.
+        candidate: law, policy and gains.
         targets: one per class.
         limits: of the engine.
         plant: structure and coefficients that it was tuned on.
@@ -85,9 +87,11 @@ class ControllerRecord:
 
     def _acting(self) -> dict[str, Any]:
         """Everything that decides how the loop acts."""
-        law, policy = self.candidate
+        law, policy, gains = self.candidate
         budget_s = min(t.budget_s for t in self.targets)
+        followed = {} if gains is None else {"schedule": gains.to_json()}
         return {
+            **followed,
             "law": {
                 "kind": law.law,
                 "gains": {n: {"value": float(g.value), "unit": g.unit, "low": g.low, "high": g.high} for n, g in law.gains().items()},
@@ -95,7 +99,7 @@ class ControllerRecord:
             "policy": policy_json(policy),
             "targets": [dataclasses.asdict(t) for t in self.targets],
             "budget_s": budget_s,
-            "setpoint_s": (1 - law.setpoint_margin) * budget_s,
+            "setpoint_s": (1 - at_rest(law, policy, gains)[0].setpoint_margin) * budget_s,
             "engine": dataclasses.asdict(self.limits),
             "hull": dataclasses.asdict(self.hull),
             "plant": {
@@ -106,9 +110,10 @@ class ControllerRecord:
         }
 
     def _fits(self, data: dict[str, Any]) -> bool:
-        """Whether a file's hash is that of what was read from it. One that was written before the engine had a habit is hashed without."""
+        """Whether a file's hash is that of what was read from it. One from before the engine had a habit, or the law a gain, is hashed without."""
         acting = self._acting()
         acting["engine"] = {n: v for n, v in acting["engine"].items() if n in data["engine"]}
+        acting["law"]["gains"] = {n: v for n, v in acting["law"]["gains"].items() if n in data["law"]["gains"]}
         return content_hash(acting) == data.get("content_sha256")
 
     @staticmethod
@@ -145,7 +150,9 @@ class ControllerRecord:
             fitted = {"plant": plant} if CONTROLLERS[kind].predicts else {}
             law = CONTROLLERS[kind](**fitted, **{n: float(g["value"]) for n, g in data["law"]["gains"].items()})
             plant_file = {k: data["plant"].get(k) for k in ("file", "sha256", "clock") if k in data["plant"]}
-            record = ControllerRecord(Candidate(law, policy), targets, limits, plant, hull, plant_file, data["workload"], data["tuning"])
+            gains = GainSchedule.from_json(data["schedule"]) if "schedule" in data else None
+            candidate = Candidate(law, policy, gains)
+            record = ControllerRecord(candidate, targets, limits, plant, hull, plant_file, data["workload"], data["tuning"])
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"controller.json lacks or misstates {error}; write it anew with `headway tune`") from None
         if (
@@ -161,6 +168,8 @@ class ControllerRecord:
         limits.check()
         for target in targets:
             target.check()
+        if gains is not None:
+            check_gains(law, policy, gains, len(targets))
         return record if record._fits(data) else dataclasses.replace(record, edited=True)
 
 

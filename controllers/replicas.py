@@ -9,7 +9,8 @@ import numpy as np
 
 from headway.controllers.dispatch import gateway
 from headway.controllers.fleet import CACHE, PROMPT, Fleet, Traffic, expect
-from headway.controllers.policy import RATE_TPS, pack_policy
+from headway.controllers.policy import RATE_TPS
+from headway.controllers.scheduled import pack_candidate, stack_schedules
 from headway.controllers.simulator import LOG_COLUMNS, Candidate, fresh_state
 from headway.models.goodput import FUTURE, WAITING, Outcome
 from headway.models.identified import IdentifiedPlant
@@ -47,7 +48,8 @@ def new_fleet(replicas: list[Replica], targets: tuple[Target, ...]) -> Fleet:
     Returns:
         Fleet.
     """
-    policies = [pack_policy(r.candidate.policy, r.candidate.law, targets, r.limits, r.identified.plant) for r in replicas]
+    packed = [pack_candidate(r.candidate, targets, r.limits, r.identified.plant) for r in replicas]
+    policies = [p.policy for p in packed]
     alone = [dataclasses.replace(r.requests, after=None, think_s=None) for r in replicas]
     states = [fresh_state(w, len(targets), r.limits, p[RATE_TPS]) for w, r, p in zip(alone, replicas, policies, strict=True)]
     for s in states:
@@ -66,7 +68,8 @@ def new_fleet(replicas: list[Replica], targets: tuple[Target, ...]) -> Fleet:
         laws=each("law"),
         gaps=each("gaps"),
         policies=np.stack(policies),
-        packed_laws=np.stack([r.candidate.law.pack() for r in replicas]),
+        packed_laws=np.stack([p.law for p in packed]),
+        schedules=stack_schedules([p.schedule for p in packed]),
         plants=np.stack([r.identified.plant.pack() for r in replicas]),
         decode_noise=np.stack([r.noise[0] for r in replicas]),
         mixed_noise=np.stack([r.noise[1] for r in replicas]),

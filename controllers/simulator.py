@@ -9,6 +9,7 @@ import numpy as np
 
 from headway.controllers.compose import book_shares
 from headway.controllers.controller import Controller
+from headway.controllers.gain_schedule import GainSchedule
 from headway.controllers.laws import law_init
 from headway.controllers.order import DEGRADED
 from headway.controllers.policy import (
@@ -20,10 +21,10 @@ from headway.controllers.policy import (
     SWAP_BLOCK_S,
     TRIAGE,
     Policy,
-    pack_policy,
     pack_targets,
 )
 from headway.controllers.queue import next_arrival_s
+from headway.controllers.scheduled import follow_load, pack_candidate, scheduled, stack_schedules
 from headway.controllers.scheduler import plan, stop
 from headway.models.compiled import compiled_inline, compiled_making, compiled_parallel
 from headway.models.goodput import Outcome
@@ -78,10 +79,12 @@ class Candidate(NamedTuple):
     Args:
         law: of the token budget.
         policy: of order, triage and caps.
+        gains: numbers of both that follow the load, in their place; None where none does.
     """
 
     law: Controller
     policy: Policy
+    gains: GainSchedule | None = None
 
 
 @compiled_inline
@@ -113,7 +116,9 @@ def habits_of(policy):
 
 
 @compiled_making
-def run_to_end(req, books, ids, keys, units, unit_ids, law_state, gaps, policy, law, targets, plant, decode_noise, mixed_noise, cut_s, log):
+def run_to_end(
+    req, books, ids, keys, units, unit_ids, law_state, gaps, policy, law, schedule, targets, plant, decode_noise, mixed_noise, cut_s, log
+):
     """Run until every request has ended, or to the cut.
 
     Args:
@@ -125,8 +130,9 @@ def run_to_end(req, books, ids, keys, units, unit_ids, law_state, gaps, policy, 
         unit_ids: hash ids of all prompts.
         law_state: shape (STATE_SIZE,).
         gaps: histogram, shape (classes, GAP_BINS).
-        policy: packed.
+        policy: packed; this and the next are the fields of a `Packed`, changed in place where there is a schedule.
         law: packed.
+        schedule: packed; shape (0,) for none.
         targets: shape (classes, 4) [s].
         plant: packed.
         decode_noise: factors, shape (k,).
@@ -140,7 +146,7 @@ def run_to_end(req, books, ids, keys, units, unit_ids, law_state, gaps, policy, 
     law_init(law, law_state)
     signals, habits = np.zeros(SIGNALS), habits_of(policy)
     e = books[0]
-    n, length, n_classes = len(req), len(decode_noise), targets.shape[0]
+    n, length, n_classes, follows = len(req), len(decode_noise), targets.shape[0], scheduled(schedule)
     while e.done < n:
         if e.n_running + e.n_waiting == 0:
             next_s = next_arrival_s(req, e, keys)
@@ -148,6 +154,8 @@ def run_to_end(req, books, ids, keys, units, unit_ids, law_state, gaps, policy, 
         if cut_s > 0.0 and e.now_s >= cut_s:
             stop(req, e, ids, keys, policy, targets, units, unit_ids, cut_s)
             break
+        if follows:
+            follow_load(e, schedule, policy, law, targets)
         if not plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets, signals):
             if e.stalled != 0:
                 return False
@@ -180,6 +188,7 @@ def run_all(
     mixed_noise,
     policies,
     laws,
+    schedules,
     targets,
     plant,
     stretch,
@@ -201,6 +210,7 @@ def run_all(
         mixed_noise: shape (draws, k).
         policies: shape (candidates, POLICY_SIZE).
         laws: shape (candidates, LAW_SIZE).
+        schedules: shape (candidates, k); (candidates, 0) where none has any.
         targets: shape (classes, 4) [s].
         plant: packed.
         stretch: factor on all arrival times per candidate, shape (candidates,): above 1 is a lighter load.
@@ -225,8 +235,9 @@ def run_all(
             unit_ids[m],
             law_states[t],
             gaps[t],
-            policies[q],
-            laws[q],
+            policies[q].copy(),
+            laws[q].copy(),
+            schedules[q],
             targets,
             plant,
             decode_noise[m],
@@ -272,7 +283,7 @@ def simulate(
 
     Args:
         identified: the plant.
-        candidate: law and policy.
+        candidate: law, policy and gains.
         drawn: workload and noise.
         targets: one per class.
         limits: of the engine.
@@ -284,12 +295,12 @@ def simulate(
 
     Raises:
         RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
+        ValueError: gains that law, policy or classes cannot follow.
     """
-    classes = pack_targets(targets)
-    p = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant)
-    s = fresh_state(drawn.workload, len(targets), limits, p[RATE_TPS])
+    classes, packed = pack_targets(targets), pack_candidate(candidate, targets, limits, identified.plant)
+    s = fresh_state(drawn.workload, len(targets), limits, packed.policy[RATE_TPS])
     log = np.zeros((record_steps, len(LOG_COLUMNS)))
-    if not run_to_end(*s, p, candidate.law.pack(), classes, identified.plant.pack(), drawn.decode, drawn.mixed, cut_s, log):
+    if not run_to_end(*s, *packed, classes, identified.plant.pack(), drawn.decode, drawn.mixed, cut_s, log):
         raise RuntimeError(STALL)
     return outcome_of(s, log[: min(record_steps, int(s.books[0]["step"]))])
 
@@ -327,7 +338,7 @@ def evaluate(
 
     Args:
         identified: the plant.
-        candidates: laws with policies.
+        candidates: laws with policies and gains.
         draws: all of one length.
         targets: one per class.
         limits: of the engine.
@@ -339,8 +350,9 @@ def evaluate(
 
     Raises:
         RuntimeError: the scheduler stalled with work to do: a fault of Headway's.
+        ValueError: gains that law, policy or classes cannot follow.
     """
-    policies = np.stack([pack_policy(c.policy, c.law, targets, limits, identified.plant) for c in candidates])
+    packed = [pack_candidate(c, targets, limits, identified.plant) for c in candidates]
     fresh = [fresh_state(d.workload, len(targets), limits, 1.0) for d in draws]
     threads = numba.get_num_threads()
     out = np.zeros((len(candidates), len(draws), MEASURES))
@@ -359,8 +371,9 @@ def evaluate(
         gaps,
         np.stack([d.decode for d in draws]),
         np.stack([d.mixed for d in draws]),
-        policies,
-        np.stack([c.law.pack() for c in candidates]),
+        np.stack([p.policy for p in packed]),
+        np.stack([p.law for p in packed]),
+        stack_schedules([p.schedule for p in packed]),
         pack_targets(targets),
         identified.plant.pack(),
         np.ones(len(candidates)) if stretch is None else np.asarray(stretch, float),

@@ -59,7 +59,10 @@ def _compile(function: Any, **options: Any) -> Any:
     numba.config.CACHE_DIR = _FOLDER  # pyright: ignore[reportAttributeAccessIssue]
     try:
         # a branch at every division to raise on a zero costs a step a twentieth; divisors are checked at the doors
-        return numba.njit(cache=bool(_FOLDER), error_model="numpy", **options)(function)
+        # a kernel of its own thread holds no lock of Python's, so that threads run several; one whose loops run on all cores
+        # keeps it: numba's own pool of threads must not be entered twice
+        alone = not options.get("parallel", False)
+        return numba.njit(cache=bool(_FOLDER), error_model="numpy", nogil=alone, **options)(function)
     finally:
         numba.config.CACHE_DIR = before  # pyright: ignore[reportAttributeAccessIssue]
 

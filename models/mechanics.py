@@ -75,6 +75,7 @@ def end_request(i, req, e, ids, keys, status):
         status: FINISHED, REJECTED, ...
     """
     req[i].status = status
+    e.queued -= req[i].goal - req[i].computed
     ids[ENDED, e.done] = i
     e.done += 1
     if req[i].follower >= 0:
@@ -228,6 +229,7 @@ def enter(i, r, e, ids, cap, block, reservation, keep_free, units, unit_ids):
         r.swapped = 0
     elif x > 0.0:
         r.computed = tokens
+        e.queued -= tokens
         if begun:
             e.recomputed -= tokens
         else:
@@ -288,6 +290,7 @@ def give_way(place, req, e, ids, swap, units, unit_ids):
     else:
         release(i, r, e, ids, units, unit_ids)
         e.recomputed += r.computed
+        e.queued += r.prompt + r.emitted - r.goal + r.computed
         r.computed = 0.0
         r.goal = r.prompt + r.emitted
     e.preempted += 1

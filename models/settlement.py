@@ -101,6 +101,7 @@ def count_step(e, step_time_s):
     e.most_prefill, e.most_pairs = max(e.most_prefill, e.prefill), max(e.most_pairs, e.pairs)
     e.since_prefill = e.since_prefill + 1 if e.prefill == 0.0 else 0
     e.moved = 0
+    e.queued -= e.prefill
     if e.prefill >= 64.0:
         e.rate_tps += 0.02 * (e.prefill / step_time_s - e.rate_tps)
 

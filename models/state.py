@@ -137,6 +137,7 @@ BOOKS = np.dtype(
         ("gave_way", "i8"),  # preemptions
         ("ready", "f8"),  # requests that could decode when the last step ended
         ("ready_kv", "f8"),  # cache tokens that they would read
+        ("queued", "f8"),  # prompt tokens still to be computed of all who wait or run
         ("context", "f8"),  # of the first running prompt that is not computed yet, computed so far
         ("prompts", "i8"),  # running prompts that are not computed yet
         ("pending", "i8"),  # prompts that want tokens

@@ -10,7 +10,7 @@ class Law:
     """The three laws as their docstrings have them."""
 
     def __init__(self, law: Any) -> None:
-        self.law, self.kind = law, law.law
+        self.law, self.kind, self.margin = law, law.law, getattr(law, "margin", 0.0)
         self.u: float = 0.0 if self.kind == "static" else min(law.initial_tokens, law.most_tokens)
         self.integral = self.u
 
@@ -25,12 +25,12 @@ class Law:
     def _updown(self, step_time_s: float, binding: bool, budget_s: float) -> None:
         if step_time_s > budget_s:
             self.u = max(self.u * self.law.down, 1)
-        elif step_time_s < (1 - self.law.margin) * budget_s and binding:
+        elif step_time_s < (1 - self.margin) * budget_s and binding:
             self.u += self.law.up_tokens
         self.u = min(self.u, self.law.most_tokens)
 
     def _pi(self, step_time_s: float, binding: bool, budget_s: float) -> None:
-        law, setpoint_s = self.law, (1 - self.law.margin) * budget_s
+        law, setpoint_s = self.law, (1 - self.margin) * budget_s
         if binding or step_time_s > setpoint_s:
             error = (setpoint_s - step_time_s) / law.slope_s_per_token
             self.integral += law.ki * error

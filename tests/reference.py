@@ -2,8 +2,8 @@
 
 Lists, dictionaries and plain numbers; every queue is walked, every sum is taken anew. It is slow and means to be obvious. Shared
 with the kernels are only the values of policies, targets, limits and laws, and `prefill_rate_tps`, the estimate from which a run
-starts. The requests are in reference_requests, the cache in reference_cache, keys and shares in reference_order, and how one step
-is put together in reference_composition.
+starts. The requests are in reference_requests, the cache in reference_cache, keys and shares in reference_order, gains that follow
+the load in reference_schedule, and how one step is put together in reference_composition.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.reference_cache import Cache
 from tests.reference_composition import Composition
 from tests.reference_order import Order
 from tests.reference_requests import STATUS, Request, judge, requests_of
+from tests.reference_schedule import Load, Schedule
 
 __all__ = ["STATUS", "Reference", "Request", "Verdict", "judge"]
 
@@ -50,11 +51,12 @@ class Reference:
         self.coefficients = {name: c.value for name, c in identified.plant.coefficients().items()}
         self.policy, self.law, self.limits = candidate.policy, Law(candidate.law), limits
         self.budget_s = min(t.budget_s for t in targets)
-        self.setpoint_s = (1 - candidate.law.setpoint_margin) * self.budget_s
+        self.schedule = Schedule(candidate, self.budget_s)
+        rest = self.schedule.at(Load())
         self.running_limit = min(math.floor(self.policy.running_limit), limits.max_seqs)
         self.cache = Cache(self.requests, limits, workload.prefix)
-        rate_tps = prefill_rate_tps(identified.plant, self.setpoint_s, limits.max_tokens)
-        self.order = Order(self.policy, limits, self.cache, self.setpoint_s, rate_tps)
+        rate_tps = prefill_rate_tps(identified.plant, rest.setpoint_s, limits.max_tokens)
+        self.order = Order(self.policy, limits, self.cache, rest, rate_tps)
         self.outlook = Outlook(self.policy, limits, len(targets), self.decode_time_s)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -66,6 +68,22 @@ class Reference:
     @property
     def asynchronous(self) -> bool:
         return self.limits.scheduling == "async"
+
+    @property
+    def setpoint_s(self) -> float:
+        return self.order.gains.setpoint_s
+
+    def load(self) -> Load:
+        """What the last step left behind."""
+        queued = sum(r.to_compute - r.computed for r in self.waiting + self.running if not r.decodes)
+        decoding = sum(r.decodes for r in self.running)
+        blocks = self.limits.blocks
+        return Load(queued, decoding / self.running_limit, (blocks - self.cache.free_blocks()) / blocks)
+
+    def follow_load(self) -> None:
+        """The gains of the load are in force from now on."""
+        self.order.gains = self.schedule.at(self.load())
+        self.law.margin = self.order.gains.margin
 
     def end(self, r: Request, status: str, *, ghost: bool = False) -> None:
         """A request ends; whoever follows it knows now when to arrive. A ghost keeps its blocks for a step."""
@@ -190,6 +208,7 @@ class Reference:
     def advance(self, factors: tuple, cut_s: float) -> bool:
         """One turn of the engine; False once the cut is reached."""
         idle, seen_s = not self.waiting and not self.running, self.now_s
+        self.follow_load()
         if idle:
             self.bury()
             next_s = min((r.arrival_s for r in self.requests if r.status == "future"), default=math.inf)

@@ -84,7 +84,8 @@ class Composition:
         else:
             self.cache.release(r)
             r.computed, r.to_compute = 0, r.prompt + r.emitted
-        r.status, r.hit = "waiting", 0
+        r.status, r.hit, r.deferred = "waiting", 0, False
+        self.order.renew_gains(r)
         engine.waiting.insert(0, r)
         engine.preempted += 1
         return r

@@ -9,20 +9,35 @@ from headway.controllers.policy import Policy
 from headway.models.signals import Limits
 from tests.reference_cache import Cache
 from tests.reference_requests import Request
+from tests.reference_schedule import Gains
 
 
 class Order:
-    """Keys and verdicts under one policy. `rate_tps` is measured, `used_tps` is what estimates are made with."""
+    """Keys and verdicts under one policy. `rate_tps` is measured, `used_tps` is what estimates are made with, `gains` are in force."""
 
-    def __init__(self, policy: Policy, limits: Limits, cache: Cache, setpoint_s: float, rate_tps: float) -> None:
-        self.policy, self.limits, self.cache, self.setpoint_s = policy, limits, cache, setpoint_s
+    def __init__(self, policy: Policy, limits: Limits, cache: Cache, gains: Gains, rate_tps: float) -> None:
+        self.policy, self.limits, self.cache, self.gains = policy, limits, cache, gains
         self.rate_tps = self.used_tps = rate_tps
         self.renewed_at = 0
-        self.chunk_cap = math.floor(policy.chunk_tokens) or 10**9
-        self.weights = [float(w) for w in policy.class_shares]
-        self.deficit = [0.0] * len(self.weights)
+        self.deficit = [0.0] * len(gains.weights)
         self.arrivals: Counter[int] = Counter()
         self.shed: Counter[int] = Counter()
+
+    @property
+    def chunk_cap(self) -> int:
+        return self.gains.chunk_cap
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        return self.gains.weights
+
+    def renew_gains(self, r: Request) -> None:
+        """The key of one that waits goes by the gains of now."""
+        r.gains = self.gains
+
+    def gains_of(self, r: Request) -> Gains:
+        """Of one that waits those of when its key was taken, else those in force."""
+        return r.gains if r.status == "waiting" and r.gains is not None else self.gains
 
     def renew_rate(self, waiting: list[Request], step: int) -> None:
         """The measured rate is used once it is more than 5 % off, but not soon again; who waits is then looked up anew."""
@@ -35,6 +50,8 @@ class Order:
     def look_up(self, r: Request) -> None:
         """What a request's key counts on to be cached: nothing once it was begun."""
         r.hit = 0 if r.begun else len(self.cache.lookup(r)) * self.cache.unit_tokens
+        r.deferred = False
+        self.renew_gains(r)
 
     def measure(self, prompt_tokens: int, step_time_s: float) -> None:
         if prompt_tokens >= 64:
@@ -45,9 +62,10 @@ class Order:
 
     def estimate_s(self, r: Request) -> float:
         """Expected time to the first token from now on."""
-        carried = max(1.0, min(self.used_tps * self.setpoint_s, self.limits.max_tokens, self.chunk_cap))
+        setpoint_s, chunk_cap = self.gains_of(r).setpoint_s, self.gains_of(r).chunk_cap
+        carried = max(1.0, min(self.used_tps * setpoint_s, self.limits.max_tokens, chunk_cap))
         steps = math.ceil((r.to_compute - r.computed - r.hit) / carried) + (self.limits.first_token == "next_step")
-        return self.own(self.policy.estimate, r) * steps * self.setpoint_s
+        return self.own(self.policy.estimate, r) * steps * setpoint_s
 
     def own(self, numbers: float | tuple[float, ...], r: Request) -> float:
         """The number of a request's class, where each has its own."""
@@ -59,35 +77,41 @@ class Order:
     def infeasible(self, r: Request, now_s: float) -> bool:
         return now_s > self.infeasible_from_s(r)
 
-    def over_s(self, r: Request, now_s: float) -> float:
-        """When the wait of one that was never begun was over, so that triage sheds it; infinite where it is not. Degrades on the way."""
+    def over_s(self, r: Request) -> float:
+        """When the wait of one that was never begun is over, by its own targets if it was degraded; infinite where triage does not act."""
         if self.policy.triage == "timeout":
-            expired_s = r.arrival_s + self.policy.timeout * r.target.first_token_s
-            return expired_s if now_s > expired_s else math.inf
-        if self.policy.triage not in ("reject", "degrade") or not self.infeasible(r, now_s):
-            return math.inf
-        if self.policy.triage == "degrade":
-            r.degraded = True
-        return self.infeasible_from_s(r) if self.infeasible(r, now_s) else math.inf
+            return r.arrival_s + self.policy.timeout * r.target.first_token_s
+        return self.infeasible_from_s(r) if self.policy.triage in ("reject", "degrade") else math.inf
 
     def triage(self, waiting: list[Request], now_s: float) -> list[tuple[Request, str]]:
-        """Who of those that were never begun is shed, with its status. Who would exceed the cap of its class is spared, for good."""
+        """Who of those that were never begun is shed, with its status, the longest overdue first. Who would exceed the cap of its class
+        is spared, for good; who is infeasible for the first time is degraded instead, or, begun or not, deferred."""
         shed: list[tuple[Request, str]] = []
-        open_to_it = [(self.over_s(r, now_s), r.number, r) for r in waiting if not r.begun and not r.spared]
-        for over_s, _, r in sorted(open_to_it, key=lambda one: one[:2]):
-            if over_s == math.inf:
+        left = [r for r in waiting if not r.begun and not r.spared]
+        while over := [r for r in left if now_s > self.over_s(r)]:
+            r = min(over, key=lambda r: (self.over_s(r), r.number))
+            if self.policy.triage == "degrade" and not r.degraded:
+                r.degraded = True
+                self.renew_gains(r)
                 continue
+            left.remove(r)
             if self.shed[r.kind] + 1 <= self.policy.shed_cap * self.arrivals[r.kind]:
                 self.shed[r.kind] += 1
                 shed.append((r, "expired" if self.policy.triage == "timeout" else "rejected"))
             else:
                 r.spared = True
+                self.renew_gains(r)
+        if self.policy.triage == "defer":
+            for r in waiting:
+                if not r.emitted and not r.deferred and self.infeasible(r, now_s):
+                    r.deferred = True
+                    self.renew_gains(r)
         return shed
 
     def key_s(self, r: Request) -> float:
         key = r.arrival_s + self.ttft_s(r)
         if self.policy.order == "slack":
-            key = (1 + self.policy.aging_rate) * r.arrival_s + self.ttft_s(r) - self.estimate_s(r)
+            key = (1 + self.gains_of(r).aging_rate) * r.arrival_s + self.ttft_s(r) - self.estimate_s(r)
         if r.status == "waiting":
             key += self.policy.memory_price_s * (self.cache.blocks_for(r.to_compute) - r.hit // self.limits.block_tokens)
         return key - self.priority_s(r)
@@ -100,7 +124,8 @@ class Order:
         if r.emitted:
             return (0, 0, r.arrival_s, r.number)
         behind = bool(self.weights) and self.deficit[r.kind] > 1e-6
-        last = r.degraded or r.spared or (self.policy.triage == "defer" and self.infeasible(r, now_s))
+        deferred = r.deferred if r.status == "waiting" else self.policy.triage == "defer" and self.infeasible(r, now_s)
+        last = r.degraded or r.spared or deferred
         return (1 if behind else 2, last, self.key_s(r), r.number)
 
     def victim(self, running: list[Request]) -> Request:
@@ -119,4 +144,4 @@ class Order:
 
     def stride(self, r: Request) -> int:
         """Steps from one token of a request to the next."""
-        return max(1, math.floor(self.policy.stride * r.target.budget_s / self.setpoint_s))
+        return max(1, math.floor(self.policy.stride * r.target.budget_s / self.gains.setpoint_s))

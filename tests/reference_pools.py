@@ -15,6 +15,7 @@ from headway.models.signals import Limits
 from headway.models.workload import GOLDEN, Workload
 from tests.reference import Reference
 from tests.reference_requests import Request
+from tests.reference_schedule import Load
 
 
 class Replica(Reference):
@@ -57,7 +58,7 @@ class Side:
         identified, candidate, drawn, self.targets, limits = problem
         self.w, self.pools = drawn.workload, pools
         w = self.w
-        decodes = Candidate(candidate.law, dataclasses.replace(candidate.policy, phases="mixed"))
+        decodes = candidate._replace(policy=dataclasses.replace(candidate.policy, phases="mixed"))
         noise = [self.noise(drawn, k) for k in range(pools.replicas)]
         self.prefill = [Replica(self, (identified, candidate, limits), w, noise[k]) for k in range(pools.prefill)]
         alone = dataclasses.replace(w, prefix=None)
@@ -130,7 +131,7 @@ class Side:
             here = [float(sum(t for _, k, t in self.stays if k == d)) for d in range(self.pools.decode)]
             d = self.fewest(here, self.caches_sent)
             engine = self.decode[0]
-            self.stays.append((ready_s + engine.policy.prior_output_tokens * engine.setpoint_s, d, tokens))
+            self.stays.append((ready_s + engine.policy.prior_output_tokens * engine.schedule.at(Load()).setpoint_s, d, tokens))
             self.caches_sent[d] += tokens
         self.cache_at[number] = d
         self.link_s[p] = max(ready_s, self.link_s[p]) + tokens * self.pools.transfer_s_per_token

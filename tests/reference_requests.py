@@ -9,6 +9,7 @@ from itertools import pairwise
 from headway.models.signals import Target
 from headway.models.workload import Workload
 from tests.outlook import Stream
+from tests.reference_schedule import Gains
 
 STATUS = ("future", "waiting", "running", "finished", "cancelled", "rejected", "expired", "failed", "abandoned")
 """In the order of the numbers in headway.models.goodput."""
@@ -16,7 +17,8 @@ STATUS = ("future", "waiting", "running", "finished", "cancelled", "rejected", "
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """One request. `to_compute` is the prompt, and after a recomputation also what it had emitted; `hit` is what its key counts on."""
+    """One request. `to_compute` is the prompt, and after a recomputation also what it had emitted; `hit` and `gains` are what its key
+    counts on while it waits."""
 
     number: int
     arrival_s: float
@@ -38,6 +40,8 @@ class Request:
     tail_at: int = 0
     stepped: int = -1
     begun: bool = False
+    gains: Gains | None = None
+    deferred: bool = False
     degraded: bool = False
     spared: bool = False
     status: str = "future"

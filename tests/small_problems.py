@@ -11,6 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headway.controllers import PILaw, StaticLaw, UpDownLaw
+from headway.controllers.controller import Controller
+from headway.controllers.gain_schedule import GainSchedule
 from headway.controllers.policy import ADMISSIONS, ORDERS, PHASES, PREEMPTIONS, TRIAGES, Policy
 from headway.controllers.simulator import Candidate, Draw
 from headway.models.identified import Hull, IdentifiedPlant
@@ -150,6 +152,23 @@ def policy_of(
     return policy
 
 
+KNOTS = ((1, 1, 1), (4, 1, 1), (1, 3, 1), (1, 1, 2), (3, 2, 4))
+"""Knots of the axes of schedules."""
+
+
+def gains_of(rng: np.random.Generator, choose: Choose, law: Controller, policy: Policy, classes: int) -> GainSchedule:
+    """Gains that swing with the load, of those that law and policy can follow."""
+    shape, values = choose(KNOTS), {}
+    for name, low, high in (("margin", 0.0, 0.7), ("aging_rate", 0.0, 3.0), ("chunk_tokens", 1.0, 8.5)):
+        if choose([False, True]) and (name != "margin" or law.law != "static"):
+            values[name] = rng.uniform(low, high, shape)
+    if policy.order != "fcfs" and choose([False, True]):
+        some = [c for c in range(classes) if not policy.class_shares or choose([False, True])]
+        values |= {f"share.{c}": rng.uniform(0.1, 1.0, shape) for c in some}
+    values = values or {"chunk_tokens": rng.uniform(1.0, 8.5, shape)}
+    return GainSchedule(tuple(values), np.array(list(values.values())))
+
+
 def built(
     rng: np.random.Generator,
     choose: Choose,
@@ -158,6 +177,7 @@ def built(
     orders: Sequence[str] = ORDERS,
     triages: Sequence[str] = TRIAGES,
     admissions: Sequence[str] = ("none",),
+    scheduled: bool = False,
 ) -> Problem:
     """One problem. What decides its kind goes through `choose`, what only fills it in comes from the generator."""
     limits = limits_of(rng, choose)
@@ -175,22 +195,30 @@ def built(
         Target(rng.uniform(0.05, 1.0), rng.uniform(0.012, 0.05), float(rng.choice([0.0, 0.002])), name=f"class {c}") for c in range(classes)
     )
     drawn = Draw(workload, np.exp(rng.normal(0, 0.1, 64)), np.exp(rng.normal(0, 0.2, 64)))
-    return Problem(known(RegimePlant(tuple(terms[0]), tuple(terms[1])), limits), Candidate(law, policy), drawn, targets, limits)
+    gains = (
+        gains_of(rng, choose, law, policy, classes) if scheduled and choose([True, True, False]) else None
+    )  # last: else nothing is drawn
+    return Problem(known(RegimePlant(tuple(terms[0]), tuple(terms[1])), limits), Candidate(law, policy, gains), drawn, targets, limits)
 
 
 @st.composite
-def problems(draw, orders: tuple[str, ...] = ORDERS, triages: tuple[str, ...] = TRIAGES) -> Problem:
-    """Small random runs: many with a cache too small for what is asked of it, with caps, classes, ties, noise and every habit."""
+def problems(draw, orders: tuple[str, ...] = ORDERS, triages: tuple[str, ...] = TRIAGES, scheduled: bool = False) -> Problem:
+    """Small random runs: many with a cache too small for what is asked of it, with caps, classes, ties, noise and every habit.
+
+    With `scheduled` two of three have gains that follow the load.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n, classes = draw(st.integers(1, 20)), draw(st.integers(1, 3))
-    return built(rng, lambda options: draw(st.sampled_from(options)), n, classes, orders, triages)
+    return built(rng, lambda options: draw(st.sampled_from(options)), n, classes, orders, triages, scheduled=scheduled)
 
 
-def problem(seed: int, requests: int = 16, classes: int = 2, admissions: tuple[str, ...] = ADMISSIONS) -> Problem:
+def problem(seed: int, requests: int = 16, classes: int = 2, admissions: tuple[str, ...] = ADMISSIONS, scheduled: bool = False) -> Problem:
     """The problem of one seed, always the same: of 200 in a row each part of the engine is on in at least 50.
 
-    Stock order, under which most parts must be off, is one in six.
+    Stock order, under which most parts must be off, is one in six. With `scheduled` two of three have gains that follow the load.
     """
     rng = np.random.default_rng([seed, 20_261_130])
     orders = ("fcfs", "edf", "edf", "slack", "slack", "slack")
-    return built(rng, lambda options: options[int(rng.integers(len(options)))], requests, classes, orders, admissions=admissions)
+    return built(
+        rng, lambda options: options[int(rng.integers(len(options)))], requests, classes, orders, admissions=admissions, scheduled=scheduled
+    )

@@ -184,9 +184,11 @@ def numbers_of(candidate: Candidate, targets: tuple[Target, ...], limits: Limits
         Numbers, of numpy.
 
     Raises:
-        ValueError: numbers per class for another number of classes than there are.
+        ValueError: numbers per class for another number of classes than there are, or gains that follow the load.
     """
     policy, law = candidate.policy, candidate.law
+    if candidate.gains is not None:
+        raise ValueError(f"the twin holds gains still, and {', '.join(candidate.gains.names)} follow the load; use the exact simulator")
     check_classes(policy, len(targets))
     budget_s = min(t.budget_s for t in targets)
     setpoint_s = (1 - law.setpoint_margin) * budget_s

@@ -15,6 +15,7 @@ PARTS = (
     "runtime_guard",
     "runtime_drift",
     "runtime_prompts",
+    "runtime_schedule",
     "runtime_admission",
     "runtime",
     "runtime_replay",

@@ -10,7 +10,7 @@ from pathlib import Path
 import headway
 from headway.controllers.guard import Guard
 from headway.controllers.record import ControllerRecord
-from headway.engines.runtime_laws import HOLDS, LAWS, start_state
+from headway.engines.runtime_laws import HOLDS, LAWS, least_tokens, start_state
 from headway.models.steptime import KIND
 
 ASSETS = Path(__file__).parent / "assets"
@@ -41,6 +41,7 @@ def header(record: ControllerRecord, guard: Guard, content_sha256: str, said: st
         "BUDGET_S": min(t.budget_s for t in record.targets),
         "MOST_TOKENS": gains[-2] if holds else gains[-1],
         "QUANTUM_TOKENS": gains[-1] if holds else 1.0,
+        "LEAST_TOKENS": least_tokens(law.law, tuple(gains)),
         "MAX_TOKENS": limits.max_tokens,
         "MAX_SEQS": limits.max_seqs,
         "HULL_REQUESTS": max(hull.decode_requests, 1.0),

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import numpy as np
+
+from headway.controllers.controller import Controller
 from headway.controllers.pi import PILaw
 from headway.controllers.record import ControllerRecord
 
 REFUSED = "refused"
+VERDICTS = (REFUSED, "measured", "certified")
+"""From the worst on."""
 
 
 def certificate_of(record: ControllerRecord) -> dict[str, Any]:
     """Verdict on a controller: its tuning's, or where that has none or the file was changed by hand since, a new one.
+
+    Where a schedule moves the margin, the worse one of those at its least and at its greatest.
 
     Args:
         record: the controller.
@@ -22,14 +30,25 @@ def certificate_of(record: ControllerRecord) -> dict[str, Any]:
     from headway.experiments.certificate import certify
     from headway.experiments.margins import instability
 
-    law, budget_s = record.candidate.law, min(t.budget_s for t in record.targets)
-    unstable = instability(law, record.plant, record.hull, record.limits) if isinstance(law, PILaw) else None
-    if unstable:
-        return {"verdict": REFUSED, "reason": unstable, "numbers": {}}
-    found = None if record.edited else record.tuning.get("certificate")
+    laws, budget_s = _laws(record), min(t.budget_s for t in record.targets)
+    for law in laws:
+        unstable = instability(law, record.plant, record.hull, record.limits) if isinstance(law, PILaw) else None
+        if unstable:
+            return {"verdict": REFUSED, "reason": unstable, "numbers": {}}
+    found = None if record.edited or len(laws) > 1 else record.tuning.get("certificate")
     if not found:
-        found = certify(law, record.plant, record.hull, record.limits, budget_s).to_json()
+        every = [certify(law, record.plant, record.hull, record.limits, budget_s).to_json() for law in laws]
+        found = min(every, key=lambda one: VERDICTS.index(one["verdict"]))
     return {name: found.get(name) for name in ("verdict", "reason", "numbers")}
+
+
+def _laws(record: ControllerRecord) -> list[Controller]:
+    """The law, or where its margin follows the load, that with the ends of the margin."""
+    law, gains = record.candidate.law, record.candidate.gains
+    if gains is None or "margin" not in gains.names:
+        return [law]
+    margins = np.asarray(gains.table)[gains.names.index("margin")]
+    return [dataclasses.replace(law, margin=float(m)) for m in (margins.min(), margins.max())]  # pyright: ignore[reportArgumentType]
 
 
 def granted(record: ControllerRecord, *, uncertified: bool) -> dict[str, Any]:

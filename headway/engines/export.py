@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from headway.controllers.policy import prefill_rate_tps
 from headway.controllers.record import ControllerRecord
+from headway.controllers.scheduled import at_rest
 from headway.engines import c99, runtime_laws
 from headway.engines.bundle import runtime_source
 from headway.engines.certified import granted, said
@@ -19,7 +20,7 @@ from headway.engines.golden import GOLDEN_COLUMNS, check_golden, golden, guard_j
 from headway.engines.readme import readme, warnings_of
 from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.engines.runtime_prompts import engines_own
-from headway.engines.targets import TARGETS, export_target
+from headway.engines.targets import TARGETS, export_target, refuse_schedule
 
 
 class Exported(NamedTuple):
@@ -100,10 +101,11 @@ def export_c99(record: ControllerRecord, out: str | Path, *, force: bool = False
         What was written.
 
     Raises:
-        ValueError: the folder holds something, a number is not finite, the law is refused, or it or a part of the policy has
-            no runtime.
+        ValueError: the folder holds something, a number is not finite, the law is refused, it or a part of the policy has
+            no runtime, or gains follow the load.
         RuntimeError: the runtime does not act as the law does: a fault of Headway's.
     """
+    refuse_schedule(record, "a C header")
     certificate = granted(record, uncertified=uncertified)
     gains = gains_json(record, certificate)
     rows, warnings, content = golden(record), said_of(record, certificate), gains["content_sha256"]
@@ -165,8 +167,11 @@ def gains_json(record: ControllerRecord, certificate: dict[str, Any], *, carried
     data = record.to_json()
     if own := engines_own({name: value for name, value in data["policy"].items() if name not in carried}):
         raise ValueError(f"{own}, or export it as json")
-    budget_s = min(t.budget_s for t in record.targets)
-    rate_tps = prefill_rate_tps(record.plant, (1 - law.setpoint_margin) * budget_s, record.limits.max_tokens)
+    followed = record.candidate.gains.names if record.candidate.gains else ()
+    if (shares := [name for name in followed if name.startswith("share.")]) and "class_shares" not in carried:
+        raise ValueError(f"the schedule of {shares[0]} is for the engine's own scheduler, no runtime carries it; export it as vllm or json")
+    rest_s = (1 - at_rest(*record.candidate)[0].setpoint_margin) * min(t.budget_s for t in record.targets)
+    rate_tps = prefill_rate_tps(record.plant, rest_s, record.limits.max_tokens)
     return {
         **data,
         "prefill_rate_tps": {"value": rate_tps, "unit": "tokens/s"},

@@ -15,6 +15,7 @@ import numpy as np
 from headway.controllers.guard import COUNTS, MEMORY, Guard, guard_for, guard_init, guard_step
 from headway.controllers.laws import STATE_SIZE
 from headway.controllers.record import ControllerRecord
+from headway.controllers.scheduled import at_rest
 from headway.engines.c99 import STATE
 from headway.engines.runtime import READINGS, Runtime
 from headway.engines.runtime_guard import NUMBERS
@@ -83,7 +84,7 @@ def golden(record: ControllerRecord, rows: int = GOLDEN_ROWS, seed: int = GOLDEN
     Returns:
         One row per step in the order of GOLDEN_COLUMNS: step time and state in hexadecimal, the rest in decimal.
     """
-    rng, law, hull, limits = np.random.default_rng(seed), record.candidate.law, record.hull, record.limits
+    rng, law, hull, limits = np.random.default_rng(seed), at_rest(*record.candidate)[0], record.hull, record.limits
     packed, plant, guard = law.pack(), record.plant.pack(), guard_of(record).pack(record.limits, record.hull)
     memory, counts, state = np.zeros(MEMORY), np.zeros(COUNTS), np.zeros(STATE_SIZE)
     budget_s, stamps = min(t.budget_s for t in record.targets), np.full(2, np.nan)

@@ -7,6 +7,7 @@ import math
 import headway
 from headway.controllers.guard import Guard
 from headway.controllers.record import ControllerRecord
+from headway.controllers.scheduled import at_rest
 from headway.engines.certified import said
 from headway.engines.golden import GOLDEN_ROWS
 
@@ -111,7 +112,7 @@ def readme(record: ControllerRecord, guard: Guard, content_sha256: str, certific
     Returns:
         Markdown.
     """
-    (law, policy), limits, hull = record.candidate, record.limits, record.hull
+    (law, policy), limits, hull = at_rest(*record.candidate), record.limits, record.hull
     budget_s, chunk = min(t.budget_s for t in record.targets), math.floor(policy.chunk_tokens)
     python = language == "python"
     what = (
@@ -137,7 +138,7 @@ def readme(record: ControllerRecord, guard: Guard, content_sha256: str, certific
         chunk=f", and one request gets at most {chunk:,} prompt tokens in a step" if chunk > 0 else "",
         order=policy.order,
         triage=policy.triage,
-        parts=_parts(record) if python else "",
+        parts=_followed(record) + _parts(record) if python else "",
         fallback=_fallback(record),
         classes=_classes(record),
         budget_ms=budget_s * 1e3,
@@ -173,6 +174,19 @@ def _admission(record: ControllerRecord, language: str) -> str:
         f'- Admission is "{mode}": once a step `controller.admission.step()`, `ended(...)` for every output that ended with it, and for\n'
         "  waiting requests in order `admits(controller.admit_limit_s, running, len(running), context_tokens)` until one is refused,\n"
         "  each followed by `joined(context_tokens)` if it did come in.\n"
+    )
+
+
+def _followed(record: ControllerRecord) -> str:
+    """What to tell where gains follow the load."""
+    gains = record.candidate.gains
+    if gains is None:
+        return ""
+    return (
+        f"- {', '.join(gains.names)} follow the load: before each `update`, and before keys are taken, say\n"
+        "  `controller.follow_load(queued_tokens, decoding_requests, kv_share)`, all as the last step left it: prompt tokens still to be\n"
+        "  computed of all who wait or run, requests that decode, and the share of the cache blocks in use. What is said here of these\n"
+        "  gains is of an idle engine. An `update` without a load keeps the last ones; `unfollowed` counts them.\n"
     )
 
 

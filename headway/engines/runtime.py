@@ -17,9 +17,10 @@ from headway.engines.runtime_admission import Admission
 from headway.engines.runtime_drift import DRIFT_NUMBERS, DriftWatch
 from headway.engines.runtime_gains import finite, initial_rate_tps, number, reading
 from headway.engines.runtime_guard import EMPTY, KINDS, MISSING, NEGATIVE, NUMBERS, POWERLESS, SUMS, Guard
-from headway.engines.runtime_laws import HOLDS, LAWS, MOVES, PREDICTS, held, resume, settled, start_state, target_s
+from headway.engines.runtime_laws import ADDED, HOLDS, LAWS, MOVES, PREDICTS, held, least_tokens, resume, settled, start_state, target_s
 from headway.engines.runtime_plants import largest_prefill, read_plant
 from headway.engines.runtime_prompts import Prompts
+from headway.engines.runtime_schedule import Schedule
 
 SCHEMA = "headway/controller/1"
 INF, NAN = math.inf, math.nan
@@ -51,6 +52,9 @@ class Runtime(Prompts):
     A watchdog reverts to the fallback, the best static budget that tuning found, after many late steps in its window,
     and gives the loop back to the law after a clean one; both are logged once.
 
+    Where the gains hold a schedule, `follow_load` before each `update` puts those of the load in force. Until it is told any
+    load they are those of an idle engine; updates without one are counted in `unfollowed`, the first is logged.
+
     Args:
         data: content of gains.json or controller.json.
 
@@ -79,18 +83,31 @@ class Runtime(Prompts):
         self.law, self.content = data["law"]["kind"], str(data["content_sha256"])
         if self.law not in LAWS:
             raise ValueError(f"unknown law {self.law!r}; this runtime knows {', '.join(LAWS)}")
-        self.gains = tuple(number(data["law"]["gains"], name) for name in LAWS[self.law])
+        given = {name: {"value": value} for name, value in ADDED.items()} | data["law"]["gains"]
+        self.gains = tuple(number(given, name) for name in LAWS[self.law])
         if self.law == "pi" and self.gains[4] <= 0.0:
             raise ValueError(f"slope_s_per_token must be above 0, got {self.gains[4]:g}")
         self.predicts, self._static = self.law in PREDICTS, self.law == "static"
         self._move, holds = MOVES[self.law], self.law in HOLDS
         self._most, self._quantum = self.gains[-2 if holds else -1], self.gains[-1] if holds else 1.0
+        self._least = least_tokens(self.law, self.gains)
+        self.schedule, self.unfollowed, self._told_load = None, 0, False
+        if data.get("schedule") is not None:
+            self._read_schedule(data["schedule"])
         self._plant = read_plant(data["plant"], number)
         if self.predicts and self._plant is None:
             raise ValueError(f"unknown plant structure {data['plant']['structure']!r}, which law {self.law!r} would predict with")
         hull = data.get("hull") or {}
         n, kv = (finite(hull.get(name, 0.0), name, 0.0) for name in ("decode_requests", "decode_kv_tokens"))
         self._hull = max(n, 1.0), kv
+
+    def _read_schedule(self, data: Any) -> None:
+        self.schedule = Schedule(data)
+        for name in self.schedule.tables:
+            if name.startswith("share."):
+                raise ValueError(f"the schedule of {name} is for the engine's own scheduler, no runtime carries it; tune without it")
+        if "margin" in self.schedule.tables and "margin" not in LAWS[self.law]:
+            raise ValueError(f"the gain schedule moves the margin, and law {self.law!r} has none")
 
     def _read_policy(self, data: dict[str, Any]) -> None:
         policy, engine, targets = data["policy"], data["engine"], data["targets"]
@@ -102,11 +119,25 @@ class Runtime(Prompts):
         self.budget_s = min((finite(t["itl_s"], "itl_s", 0.0) - x for t, x in zip(targets, transport_s, strict=True)), default=0.0)
         if not self.budget_s > 0.0:
             raise ValueError("targets must leave a positive time for the step; write the gains anew with `headway export`")
+        self._read_prompts(policy, engine)
+        self._set_setpoint()
+        if self.schedule is not None:
+            self._use(self.schedule.at(0.0, 0.0, 0.0))
+
+    def _set_setpoint(self) -> None:
         margin = 0.0 if self.law in ("static", "balanced") else self.gains[0]
         if self.law == "tracker":
             margin = 1.0 - (1.0 - self.gains[3]) * math.exp(-self.gains[5])
         self.setpoint_s = (1.0 - margin) * self.budget_s
-        self._read_prompts(policy, engine)
+
+    def _use(self, found: dict[str, float]) -> None:
+        """Put scheduled gains in force."""
+        if "margin" in found:
+            place = LAWS[self.law].index("margin")
+            self.gains = (*self.gains[:place], found["margin"], *self.gains[place + 1 :])
+            self._set_setpoint()
+        self.aging_rate = found.get("aging_rate", self.aging_rate)
+        self.chunk_tokens = found.get("chunk_tokens", self.chunk_tokens)
 
     def _read_watches(self, data: dict[str, Any]) -> None:
         best = ((data.get("tuning") or {}).get("best_static") or {}).get("settings") or {}
@@ -144,6 +175,9 @@ class Runtime(Prompts):
 
     def reset(self) -> None:
         """Back to the state before the first step."""
+        self.unfollowed, self._told_load = 0, False
+        if self.schedule is not None:
+            self._use(self.schedule.at(0.0, 0.0, 0.0))
         self.state = start_state(self.law, self.gains)
         self._start_rate(self._initial_rate_tps)
         self.calls, self.last_fault, self._outages = 0, "", 0
@@ -153,6 +187,29 @@ class Runtime(Prompts):
         if self.drift is not None:
             self.drift.reset()
         self.guard.reset(self._prefill(list(self.state), 0.0, 0.0, *self._hull, 0.0))
+
+    def follow_load(self, queued_tokens: Any, decoding_requests: Any, kv_share: Any) -> None:
+        """Put the gains of a load in force, as the last step left it. Call it before `update`, and before keys are taken. It never raises.
+
+        Margin and setpoint, aging and chunk cap follow; a key that was taken before stands until `used_tps` changes. Without a
+        schedule it does nothing. A load that is no load leaves the gains as they are, and is counted in `unfollowed`.
+
+        Args:
+            queued_tokens: prompt tokens still to be computed, of all who wait or run [tokens].
+            decoding_requests: requests that run and decode.
+            kv_share: cache blocks in use, of all; blocks kept for prompts that begin alike and held by nobody are not [1].
+        """
+        if self.schedule is None:
+            return
+        queued, n, kv = reading(queued_tokens), reading(decoding_requests), reading(kv_share)
+        if 0.0 <= queued < INF and 0.0 <= n < INF and 0.0 <= kv < INF:
+            self._told_load = True
+            self._use(self.schedule.at(queued, n / self.running_limit, kv))
+
+    def _miss_load(self) -> None:
+        self.unfollowed += 1
+        if self.unfollowed == 1:
+            log.warning("gains follow the load, and this step came without one that can be read: they stay as they are")
 
     @property
     def admit_limit_s(self) -> float:
@@ -213,6 +270,10 @@ class Runtime(Prompts):
             Most tokens in the step, the decoding requests' own included; within the engine's limit [tokens].
         """
         self.calls += 1
+        if self.schedule is not None:
+            if not self._told_load:
+                self._miss_load()
+            self._told_load = False
         try:
             y, p, n, b, ready = float(step_time_s), float(prefill_tokens), float(decode_requests), float(binding), float(ready_requests)
             kv, pairs, r = float(decode_kv_tokens), float(prefill_pairs), float(prefill_requests)
@@ -286,7 +347,7 @@ class Runtime(Prompts):
             u = settled(
                 u, at, (limit - ready) // 1.0 if limit < INF else INF, p > 0.0 and p + n > limit, state[-1], self._quantum, self._most
             )
-        state[-1] = u
+        state[-1] = u = max(u, self._least)
         return u
 
     def _command(self, p: float, n: float, ready: float, ready_kv: float, context: float) -> int:

@@ -14,9 +14,11 @@ LAWS = {
     "pi": ("margin", "kp", "ki", "kt", "slope_s_per_token", "slew_tokens", "initial_tokens", "most_tokens", "quantum_tokens"),
     "balanced": ("late_rate", "gain", "initial_tokens", "most_tokens"),
     "feedforward": ("margin", "ki", "most_tokens", "quantum_tokens"),
-    "tracker": ("late_rate", "kb", "eta", "margin", "start_decode", "start_mixed", "most_tokens", "quantum_tokens"),
+    "tracker": ("late_rate", "kb", "eta", "margin", "start_decode", "start_mixed", "least_tokens", "most_tokens", "quantum_tokens"),
 }
 """Gains of each law, in the order in which its step reads them."""
+ADDED = {"least_tokens": 0.0}
+"""Gains that files from before them lack, with the value at which a law acts as it did."""
 PREDICTS = ("feedforward", "tracker")
 """Laws that turn the plant round: they need the sums of a step."""
 HOLDS = ("pi", "feedforward", "tracker")
@@ -134,6 +136,19 @@ def target_s(law: str, gains: Gains, state: list[float], budget_s: float) -> flo
     if law == "tracker":
         return (1.0 - gains[3]) * budget_s * math.exp(-state[2] - state[0])
     return (1.0 - gains[0]) * budget_s + state[0]
+
+
+def least_tokens(law: str, gains: Gains) -> float:
+    """Prefill budget that a law does not go below.
+
+    Args:
+        law: one of LAWS.
+        gains: its gains in the order of LAWS.
+
+    Returns:
+        A whole number; 0 for a law without such a limit [tokens].
+    """
+    return min(gains[6], gains[7]) // 1.0 if law == "tracker" else 0.0
 
 
 def _static(

@@ -65,7 +65,7 @@ class Prompts:
     used_tps: float
 
     def _read_prompts(self, policy: dict[str, Any], engine: dict[str, Any]) -> None:
-        """Read a policy; parts that a file does not name are off. Setpoint and targets are known by then."""
+        """Read a policy; parts that a file does not name are off. Targets are known by then."""
         self.order, self.triage = policy["order"], policy["triage"]
         if self.order not in ORDERS or self.triage not in TRIAGES:
             raise ValueError(f"unknown order {self.order!r} or triage {self.triage!r}; this runtime knows {ORDERS} and {TRIAGES}")

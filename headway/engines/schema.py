@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.controllers import CONTROLLERS
+from headway.controllers.gain_schedule import AXES, MOST_KNOTS, NAMES
+from headway.controllers.gain_schedule import UNITS as SCHEDULED_UNITS
 from headway.controllers.policy import ADMISSIONS, ORDERS, PHASES, PREEMPTIONS, TRIAGES, Policy
 from headway.controllers.record import ADMISSION_UNITS, PART_UNITS, POLICY_UNITS, SCHEMA
 from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.engines.runtime_guard import NUMBERS
-from headway.engines.runtime_laws import LAWS
+from headway.engines.runtime_laws import ADDED, LAWS
 from headway.models import PLANTS
 from headway.models.identified import Hull
 from headway.models.signals import HABITS, LEVELS, Limits, Target
@@ -84,6 +86,7 @@ def controller_schema() -> dict[str, Any]:
         "plant": plant,
         "workload": {"type": "object", "required": ["spec"], "properties": {"spec": {"type": "string"}}},
         "tuning": {"type": "object", "description": "What tuning found; empty where nothing was tuned."},
+        "schedule": _schedule(),
         **_exported(),
     }
     return {
@@ -91,8 +94,26 @@ def controller_schema() -> dict[str, Any]:
         "$id": f"urn:{SCHEMA.replace('/', ':')}",
         "title": "A Headway controller: controller.json and gains.json",
         "type": "object",
-        "required": [n for n in properties if n not in _exported()],
+        "required": [n for n in properties if n not in ("schedule", *_exported())],
         "properties": properties,
+    }
+
+
+def _schedule() -> dict[str, Any]:
+    """Gains that follow the load; a file without them has none."""
+
+    def numbers(items: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "array", "minItems": 1, "maxItems": MOST_KNOTS, "items": items}
+
+    def gain(unit: str) -> dict[str, Any]:
+        table = numbers(numbers(numbers({"type": "number", "unit": unit})))
+        return _object({"unit": {"const": unit}, "table": table}, ["unit", "table"])
+
+    knots = {axis: numbers({"type": "number", "unit": "tokens" if axis == AXES[0] else "1"}) for axis in AXES}
+    rows = {name: gain(SCHEDULED_UNITS[name.partition(".")[0]]) for name in NAMES}
+    return {
+        **_object({"knots": _object(knots, list(AXES)), "gains": {**_object(rows, []), "minProperties": 1}}, ["knots", "gains"]),
+        "description": "Tables over the load, in place of the numbers of law and policy that they are named after.",
     }
 
 
@@ -117,7 +138,8 @@ def _exported() -> dict[str, Any]:
 
 def _law(kind: str) -> dict[str, Any]:
     gains = LAWS.get(kind)
-    known = _object({n: _quantity(ranged=True) for n in gains}, list(gains)) if gains else {"type": "object"}
+    asked = [n for n in gains or () if n not in ADDED]  # a file that is older than a gain has none
+    known = _object({n: _quantity(ranged=True) for n in gains}, asked) if gains else {"type": "object"}
     return _object({"kind": {"const": kind}, "gains": known}, ["kind", "gains"])
 
 

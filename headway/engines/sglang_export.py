@@ -68,7 +68,7 @@ def sglang_files(record: ControllerRecord, version: str | None, certificate: dic
 
     del version
     gains = gains_json(record, certificate)
-    (law, policy), content = record.candidate, str(gains["content_sha256"])
+    (law, policy, _), content = record.candidate, str(gains["content_sha256"])
     source = joined_source(
         (*(part for part in PARTS if part != "runtime_replay"), "sglang_hook"),
         f"for the controller with content {content}",

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import time
 from collections import deque
@@ -121,7 +122,9 @@ class SglangLoop:
             request.headway_seen_s = arrived_s = now_s
         told = (getattr(request.sampling_params, "custom_params", None) or {}).get("headway_class")
         class_id = self.law.classes.index(told) if told in self.law.classes else 0
-        return self.law.key(float(len(request.origin_input_ids)), arrived_s, now_s, class_id, started=bool(request.output_ids))
+        tokens = float(len(request.origin_input_ids))
+        blocks = math.ceil(tokens / self.law.block_tokens) if self.law.memory_price_s else 0.0
+        return self.law.key(tokens, arrived_s, now_s, class_id, started=bool(request.output_ids), blocks=blocks)
 
     def _ask(self, ready: float, ready_kv: float, context: float) -> int:
         law, fresh, self.fresh = self.law, self.fresh, None

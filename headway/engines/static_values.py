@@ -38,7 +38,7 @@ def static_values(record: ControllerRecord) -> StaticValues:
     Returns:
         The values, within the engine's start-up limits.
     """
-    limits, (law, policy) = record.limits, record.candidate
+    limits, (law, policy, _) = record.limits, record.candidate
     best = (record.tuning.get("best_static") or {}).get("settings") or {}
     running = max(1, min(math.floor(policy.running_limit), limits.max_seqs))
     chunk = max(0, math.floor(policy.chunk_tokens))

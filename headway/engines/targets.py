@@ -19,6 +19,21 @@ if TYPE_CHECKING:
 Writer = Callable[[ControllerRecord, str | None, dict[str, Any]], tuple[dict[str, str], tuple[str, ...]]]
 
 
+def refuse_schedule(record: ControllerRecord, what: str) -> None:
+    """Refuse gains that follow the load for what cannot follow it.
+
+    Args:
+        record: the controller.
+        what: that cannot, as the message names it.
+
+    Raises:
+        ValueError: it has a schedule.
+    """
+    if record.candidate.gains is not None:
+        names = ", ".join(record.candidate.gains.names)
+        raise ValueError(f"{what} cannot follow the load, and {names} do; export this controller as python, vllm or json")
+
+
 def _flags(engine: str) -> Writer:
     return lambda record, version, certificate: flag_files(record, engine, version, certificate)
 
@@ -49,10 +64,12 @@ def export_target(
         What was written.
 
     Raises:
-        ValueError: the folder holds something, the law is refused, or the target cannot carry the controller.
+        ValueError: the folder holds something, the law is refused, or the target cannot carry the controller, as one whose gains
+            follow the load.
     """
     from headway.engines.export import said_of, write_folder
 
+    refuse_schedule(record, f"an export for {name}")
     certificate = granted(record, uncertified=uncertified)
     files, words = TARGETS[name](record, version, certificate)
     return write_folder(out, files, (*said_of(record, certificate), *words), force)

@@ -17,6 +17,7 @@ documentation does not name: another version may lack it.
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,7 +179,9 @@ class TransformersLoop:
             def urgency(state: Any) -> float:
                 name = str(state.request_id).split("/", 1)[0]
                 class_id = classes.index(name) if name in classes else 0
-                return law.key(float(len(state.remaining_prefill_tokens)), state.created_time, now_s, class_id)
+                tokens = float(len(state.remaining_prefill_tokens))
+                blocks = math.ceil(tokens / law.block_tokens) if law.memory_price_s else 0.0
+                return law.key(tokens, state.created_time, now_s, class_id, blocks=blocks)
 
             waiting = sorted(waiting, key=urgency)
         return waiting[:room]

@@ -78,7 +78,7 @@ def transformers_files(
 
     del version
     gains = gains_json(record, certificate)
-    (law, policy), content = record.candidate, str(gains["content_sha256"])
+    (law, policy, _), content = record.candidate, str(gains["content_sha256"])
     words = []
     if policy.triage != "none":
         words.append(f'triage "{policy.triage}" is not carried out: transformers has no way to refuse a request, the caller has')

@@ -131,7 +131,7 @@ static inline double headway_prefill(double *state, double *fitting, double p, d
     double command = headway_held(u, *last);
     if (command > u && headway_at(ready, kv, context, command) > 1.05 * headway_at(ready, kv, context, u))
         command = headway_held(u, -1.0);
-    return *last = command;
+    return *last = headway_max(command, HEADWAY_LEAST_TOKENS);
 }
 
 /* What a step teaches the law. */

@@ -11,6 +11,7 @@ from headway.engines.bundle import PARTS, joined_source
 from headway.engines.certified import granted
 from headway.engines.export import Exported, canonical, gains_json, said_of, write_folder
 from headway.engines.golden import check_golden, golden
+from headway.engines.vllm.gains_file import without_shares
 from headway.engines.vllm.readme import adapter_readme
 
 RUNTIME_PARTS = tuple(part for part in PARTS if part != "runtime_replay")
@@ -61,7 +62,7 @@ def write_adapter(out: str | Path, record: ControllerRecord | None, *, force: bo
     certificate = granted(record, uncertified=uncertified)
     gains, warnings = gains_json(record, certificate, carried=CARRIED), said_of(record, certificate)
     text = canonical(gains)
-    check_golden({**gains, "policy": {k: v for k, v in gains["policy"].items() if k not in CARRIED}}, golden(record))
+    check_golden(without_shares(gains)[0], golden(record))
     files = {
         "headway_vllm.py": adapter_source(gains),
         "controller.json": text,

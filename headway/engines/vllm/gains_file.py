@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from headway.engines.runtime import Runtime, log
 from headway.engines.runtime_gains import finite
 from headway.engines.runtime_laws import HOLDS, QUANTILE_MOST, REACH, resume
+from headway.engines.runtime_schedule import Schedule
 
 
 class LoadedGains(NamedTuple):
@@ -22,6 +23,7 @@ class LoadedGains(NamedTuple):
         classes: name of each class, in the order of the targets.
         itl_s: target of each class [s].
         transport_s: what the way to the client takes of each [s].
+        share_schedule: shares that follow the load; None where none does.
     """
 
     law: Runtime
@@ -29,6 +31,50 @@ class LoadedGains(NamedTuple):
     classes: tuple[str, ...]
     itl_s: tuple[float, ...]
     transport_s: tuple[float, ...]
+    share_schedule: Schedule | None = None
+
+    def shares_at(self, queued_tokens: float, running_share: float, kv_share: float) -> tuple[float, ...]:
+        """Shares under a load.
+
+        Args:
+            queued_tokens: prompt tokens still to be computed, of all who wait or run [tokens].
+            running_share: requests that decode, of the running limit.
+            kv_share: cache blocks in use, of all.
+
+        Returns:
+            Weight of each class; () for no shares.
+        """
+        if self.share_schedule is None or not self.shares:
+            return self.shares
+        found = self.share_schedule.at(queued_tokens, running_share, kv_share)
+        return tuple(found.get(f"share.{c}", weight) for c, weight in enumerate(self.shares))
+
+
+def without_shares(data: Any) -> tuple[Any, Any, Schedule | None]:
+    """Gains for a runtime, which has no part in who waits, and the shares that were among them.
+
+    Args:
+        data: content of controller.json.
+
+    Returns:
+        (the same without shares, what it holds of `class_shares`, the schedule of shares), None for what is not there.
+
+    Raises:
+        ValueError: a schedule that cannot be read.
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("policy"), dict):
+        return data, None, None
+    data = {**data, "policy": dict(data["policy"])}
+    given, schedule = data["policy"].pop("class_shares", None), data.get("schedule")
+    if not isinstance(schedule, dict) or not isinstance(schedule.get("gains"), dict):
+        return data, given, None
+    gains = schedule["gains"]
+    shares = {name: row for name, row in gains.items() if name.startswith("share.")}
+    if not shares:
+        return data, given, None
+    rest = {name: row for name, row in gains.items() if name not in shares}
+    data["schedule"] = {**schedule, "gains": rest} if rest else None
+    return data, given, Schedule({**schedule, "gains": shares})
 
 
 def gains_of(data: Any) -> LoadedGains:
@@ -43,19 +89,21 @@ def gains_of(data: Any) -> LoadedGains:
     Raises:
         ValueError: another schema, a missing or wrong value; the message names it.
     """
-    shares: tuple[float, ...] = ()
-    if isinstance(data, dict) and isinstance(data.get("policy"), dict):
-        policy = dict(data["policy"])
-        given = policy.pop("class_shares", None)
-        values = given.get("value") if isinstance(given, dict) else given
-        shares = tuple(finite(x, "class_shares", 0.0) for x in values or ())
-        data = {**data, "policy": policy}
+    data, given, schedule = without_shares(data)
+    values = given.get("value") if isinstance(given, dict) else given
+    shares = tuple(finite(x, "class_shares", 0.0) for x in values or ())
     law = Runtime(data)
+    if schedule is not None:
+        numbers = [int(name.partition(".")[2]) for name in schedule.tables]
+        if max(numbers) >= len(law.classes) or not (shares or len(numbers) == len(law.classes)):
+            raise ValueError(f"a schedule of shares must name each of the {len(law.classes)} classes, or some beside class_shares")
+        rest = schedule.at(0.0, 0.0, 0.0)
+        shares = tuple(rest.get(f"share.{c}", shares[c] if shares else 0.0) for c in range(max(len(shares), len(law.classes))))
     if len(shares) not in (0, len(law.classes)) or (shares and not sum(shares) > 0.0):
         raise ValueError(f"class_shares must have one weight per class, not all 0, got {list(shares)} for {len(law.classes)} classes")
     shares = shares if len(shares) > 1 else ()
     itl_s, transport_s = (tuple(float(t[name]) for t in data["targets"]) for name in ("itl_s", "transport_s"))
-    return LoadedGains(law, shares, law.classes, itl_s, transport_s)
+    return LoadedGains(law, shares, law.classes, itl_s, transport_s, schedule)
 
 
 def gains_from_text(text: str) -> LoadedGains:

@@ -26,6 +26,7 @@ class Knobs:
         self.started_chunk = getattr(self._config, "long_prefill_token_threshold", None)
         self.tokens, self.running, self.chunk = self.started_tokens, self.started_seqs, int(self.started_chunk or 0)
         self.asked = self.asked_running = -1
+        self.chunkless = False
         if not self.has_active:
             log.info("this vLLM has no max_num_active_reqs: the running limit is written to max_num_running_reqs, never below who runs")
 
@@ -54,7 +55,9 @@ class Knobs:
     def _write_chunk(self, chunk: int) -> None:
         self.chunk = chunk
         if self.started_chunk is None:
-            log.warning("this vLLM has no long_prefill_token_threshold: chunk_tokens of %d is not applied", chunk)
+            if not self.chunkless:
+                log.warning("this vLLM has no long_prefill_token_threshold: chunk_tokens of %d is not applied", chunk)
+            self.chunkless = True
             return
         self._config.long_prefill_token_threshold = min(chunk, self.max_tokens)
 

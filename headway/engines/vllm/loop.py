@@ -27,11 +27,13 @@ class Loop:
         self._read: Step | None = None
         self._started = False
         self.late_rate = self.margin = 0.0
-        self.reloads = 0
+        self.reloads = self.queued_tokens = 0
+        self._load: tuple[float, float, float] = (0.0, 0.0, 0.0)
         self._loosen()
 
     def _loosen(self) -> None:
         self.chunk_tokens = int(self.law.chunk_tokens)
+        self.follows = self.law.schedule is not None or self.gains.share_schedule is not None
         if not self._obeyed:
             self.law.guard.over_steps = math.inf
 
@@ -42,6 +44,8 @@ class Loop:
             gains: the new controller in its initial state.
         """
         ready, kv, context = self._ready()
+        if self.follows:  # the command in force is that of this load, not of an idle engine
+            gains.law.follow_load(*self._load)
         take_over(gains.law, self.law, ready, kv, context)
         self.gains, self.law = gains, gains.law
         self.reloads += 1
@@ -55,6 +59,21 @@ class Loop:
             break
         n = len(meter.decoding)
         return float(n), float(max(meter.kv_tokens, n)), float(context)
+
+    def follow(self, kv_share: float) -> tuple[float, ...]:
+        """Put the gains of the load in force, before the command is asked for. `queued_tokens` is what the last step left to be computed.
+
+        Args:
+            kv_share: cache blocks in use, of all.
+
+        Returns:
+            Shares of the classes under this load; () for none.
+        """
+        decoding = len(self._meter.decoding)
+        self._load = self.queued_tokens, decoding, kv_share
+        self.law.follow_load(*self._load)
+        self.chunk_tokens = int(self.law.chunk_tokens)
+        return self.gains.shares_at(self.queued_tokens, decoding / self.law.running_limit, kv_share)
 
     def command(self, waiting: int, *, prompts: bool) -> int:
         """Token budget of the step that is composed now.

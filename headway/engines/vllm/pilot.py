@@ -211,6 +211,8 @@ class Pilot:
         """One step of the loop: who is refused, how much comes into the step, and in which order."""
         scheduler, prefilling = self.scheduler, self.meter.prefilling
         queue, limit = desk.queue, loop.law.running_limit
+        if loop.follows:
+            desk.follow(loop.follow(scheduler.kv_cache_manager.usage))
         if self.mode != "control":
             waiting = len(scheduler.waiting)
             prompts = bool(prefilling) or waiting > 0
@@ -224,7 +226,7 @@ class Pilot:
             waiting = len(queue.waiters)
         prompts = bool(prefilling) or (waiting > 0 and len(scheduler.running) < limit)
         tokens = loop.command(waiting, prompts=prompts)
-        if tokens != knobs.asked or limit != knobs.asked_running or not knobs.has_active:
+        if tokens != knobs.asked or limit != knobs.asked_running or loop.chunk_tokens != knobs.chunk or not knobs.has_active:
             knobs.write(tokens, limit, loop.chunk_tokens)
         if prefilling:
             desk.order_running(self.meter)
@@ -235,6 +237,8 @@ class Pilot:
         scheduler, meter, knobs, desk = self.scheduler, self.meter, self.knobs, self.desk
         assert knobs is not None
         step = meter.composed(out, scheduler.requests, scheduler.running, self._began_s, ended_s)
+        if self.loop is not None and self.loop.follows and desk is not None:
+            self.loop.queued_tokens = desk.queued_tokens(meter)
         if step is None:
             if desk is not None and desk.books:
                 desk.shut(None, meter)

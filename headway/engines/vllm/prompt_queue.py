@@ -16,13 +16,13 @@ DUE = 1e-6
 class Waiter:
     """A request as the queue knows it: when it came on our own clock, its class, and its own target where it names one."""
 
-    __slots__ = ("arrival_s", "class_id", "counted", "degraded", "queued", "request", "shift_s", "spared", "stamp")
+    __slots__ = ("arrival_s", "class_id", "counted", "degraded", "queued", "request", "shift_s", "spared", "stamp", "tokens")
 
     def __init__(self, request: Any, arrival_s: float, class_id: int, shift_s: float) -> None:
         """Not queued yet."""
         self.request, self.arrival_s, self.class_id, self.shift_s = request, arrival_s, class_id, shift_s
         self.degraded = self.spared = self.queued = self.counted = False
-        self.stamp = 0
+        self.stamp = self.tokens = 0
 
 
 class PromptQueue:
@@ -44,6 +44,7 @@ class PromptQueue:
         self._waiter, self._now = waiter, now
         self.max_tokens = max_tokens
         self.waiters: dict[str, Waiter] = {}
+        self.tokens = 0
         self._expiry: list[tuple[float, int, Waiter]] = []
         self._stamp, self._used_tps = 0, law.used_tps
         self.fault: Exception | None = None
@@ -197,7 +198,8 @@ class PromptQueue:
             request: vLLM's.
         """
         waiter = self._waiter(request)
-        waiter.queued = True
+        waiter.queued, waiter.tokens = True, request.num_tokens - request.num_computed_tokens
+        self.tokens += waiter.tokens
         self.waiters[request.request_id] = waiter
         if self.law is not None and not waiter.counted:
             waiter.counted = True
@@ -241,6 +243,7 @@ class PromptQueue:
 
     def _take(self, waiter: Waiter) -> None:
         waiter.queued = False
+        self.tokens -= waiter.tokens
         del self.waiters[waiter.request.request_id]
 
     def prepend_request(self, request: Any) -> None:

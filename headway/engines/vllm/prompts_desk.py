@@ -137,6 +137,29 @@ class PromptsDesk:
             return
         running.sort(key=lambda request: rank.get(request.request_id, 0.0) if request.request_id in prefilling else -math.inf)
 
+    def queued_tokens(self, meter: Meter) -> int:
+        """What is to be computed of the prompts of all who wait or run.
+
+        Args:
+            meter: knows which requests still compute their prompt.
+
+        Returns:
+            Prompt tokens [tokens].
+        """
+        left = sum(goal - request.num_computed_tokens for request, goal in meter.prefilling.values())
+        if self.queue is not None:
+            return left + self.queue.tokens
+        return left + sum(request.num_tokens - request.num_computed_tokens for request in self._scheduler.waiting)
+
+    def follow(self, shares: tuple[float, ...]) -> None:
+        """Put the shares of a load in force; what a class is behind stays.
+
+        Args:
+            shares: weights by class; () for none.
+        """
+        if self.queue is not None and len(shares) == len(self.queue.shares):
+            self.queue.shares = shares
+
     def open(self) -> None:
         """The queue is about to be asked: from here on admission has its say."""
         if self.queue is not None:

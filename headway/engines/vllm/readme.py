@@ -7,6 +7,7 @@ from typing import Any
 
 import headway
 from headway.controllers.record import ControllerRecord
+from headway.controllers.scheduled import at_rest
 from headway.engines.certified import said
 
 START = """# Headway beside vLLM's scheduler{title}
@@ -48,7 +49,7 @@ CONTROL = """
 
 - Token budget within {max_tokens:,} tokens, at most {running_limit} requests running{chunk}; never above what vLLM was started with. A
   lowered running limit drains: nobody is evicted for it.
-- Order is "{order}", triage is "{triage}". A refused request ends with finish_reason "abort" and no token, before it has cost one.
+{followed}- Order is "{order}", triage is "{triage}". A refused request ends with finish_reason "abort" and no token, before it has cost one.
 - `headway_step_time_seconds`, `headway_late_rate`, `headway_shed` and others are gauges of the scheduler's process: set
   PROMETHEUS_MULTIPROC_DIR before the start and vLLM's own /metrics has them, or name a `metrics_port`.
 
@@ -91,8 +92,16 @@ def adapter_readme(record: ControllerRecord | None, content_sha256: str, certifi
     return start + (_control(record) if record else "\nThere are no gains in it: shadow and control need a file of them.\n")
 
 
+def _followed(record: ControllerRecord) -> str:
+    """What follows the load."""
+    gains = record.candidate.gains
+    if gains is None:
+        return ""
+    return f"- {', '.join(gains.names)} follow the load: queued prompt tokens, decoding requests and KV use; what is said here is of an idle engine.\n"
+
+
 def _control(record: ControllerRecord) -> str:
-    policy, limits, names = record.candidate.policy, record.limits, [t.name for t in record.targets]
+    policy, limits, names = at_rest(*record.candidate)[1], record.limits, [t.name for t in record.targets]
     chunk, best = math.floor(policy.chunk_tokens), (record.tuning.get("best_static") or {}).get("settings") or {}
     flags = f"--max-num-batched-tokens {best['token_budget']} --max-num-seqs {best['running_limit']}" if best.get("token_budget") else ""
     return CONTROL.format(
@@ -102,6 +111,7 @@ def _control(record: ControllerRecord) -> str:
         max_tokens=limits.max_tokens,
         running_limit=min(math.floor(policy.running_limit), limits.max_seqs),
         chunk=f", and one request at most {chunk:,} prompt tokens in a step" if chunk > 0 else "",
+        followed=_followed(record),
         order=policy.order,
         triage=policy.triage,
         static=f"; the best static setting found beside it is `{flags}`" if flags else "",
