@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.cell_loads import Pair, limits_of, requests_of, source_of, targets_of, windows
 from benchmarks.table import Row, at_least, informs
 from headway.controllers.simulator import Candidate, evaluate
-from headway.experiments.baseline import Static, static_grid
+from headway.experiments.baseline import TIMEOUTS, Static, static_grid
 from headway.experiments.statistics import gain_interval, mean_interval
 from headway.experiments.tune import Effort, Problem, tune
 from headway.models.measures import ATTAINMENT, CLEAN, SHED
@@ -20,8 +20,6 @@ from headway.models.measures import ATTAINMENT, CLEAN, SHED
 PROMISE = 0.99
 """Attainment that capacity is the highest rate of."""
 KV_TOKENS = 200_000
-TIMEOUTS = (1.0, 0.8, 0.6)
-"""Queue timeouts of the second baseline, as shares of the TTFT target."""
 HALVINGS = 6
 """Of the rate: a capacity is known to about 1 %."""
 WIDE, KEPT = 1.8, 16

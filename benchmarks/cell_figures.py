@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.table import Row, at_least, at_most, informs
-from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
+from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.experiments.bound import upper_bound
+from headway.experiments.outcomes import outcomes_of
 from headway.experiments.statistics import Estimate, gain_interval, mean_interval
 from headway.models.goodput import Outcome, summarise
 from headway.models.identified import IdentifiedPlant
@@ -54,7 +55,7 @@ def held(
     """
     measures = evaluate(plant, list(candidates.values()), draws, targets, limits)
     return {
-        name: Held(rows, [simulate(plant, candidate, d, targets, limits) for d in draws])
+        name: Held(rows, outcomes_of([(plant, candidate, d) for d in draws], targets, limits))
         for (name, candidate), rows in zip(candidates.items(), measures, strict=True)
     }
 

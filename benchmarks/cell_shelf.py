@@ -39,15 +39,16 @@ class Size(NamedTuple):
 class Shelf:
     """The folder of results: what was measured with these sources is not measured again."""
 
-    def __init__(self, folder: Path, size: Size) -> None:
+    def __init__(self, folder: Path, size: Size, *, stale: bool = False) -> None:
         """Open a folder.
 
         Args:
             folder: made if it is not there.
             size: what cells cost; those of another size are not taken.
+            stale: take what was measured with other sources, or at another size, as it is.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.size, self.key = folder, size, _key(size)
+        self.folder, self.size, self.stale, self.key = folder, size, stale, _key(size)
         self.pairs: dict[str, Pair] = {}
 
     def get(self, name: str, measure: Callable[[], dict[str, Any]], *, any_source: bool = False) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Shelf:
             found = json.loads(self._file(name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return found if any_source or found.get("sources") == self.key else None
+        return found if any_source or self.stale or found.get("sources") == self.key else None
 
     def pair(self, name: str) -> Pair:
         """A plant and what the controller knows of it, fitted once.

@@ -1,11 +1,13 @@
 """The gain of a tuned controller over the best static settings, cell by cell: plants, loads, cache sizes and how full the engine is.
 
-python -m benchmarks.cells --out DIR [--cells PATTERN] [--beside] [--quick] [--table]
+python -m benchmarks.cells --out DIR [--cells PATTERN] [--beside] [--quick] [--stale] [--table]
 
 The engine is the plant fitted to all rows; tuning and the controller know the one fitted to the even blocks. Static settings are chosen
 on training windows of the engine itself, which favours them. Every cell is kept in DIR as soon as it is measured, so that a run that was
-killed goes on; a cell measured with other sources is measured anew. Without a pattern all three plants run under all five loads with a
-cache of 200,000 tokens, and with 60,000 under "azure" and "two classes"; the other cells of the cross run when a pattern names them.
+killed goes on; a cell measured with other sources is measured anew, unless --stale takes it as it is. Without a pattern all three
+plants run under all five loads with a cache of 200,000 tokens, and with 60,000 under "azure" and "two classes"; the other cells of the
+cross run when a pattern names them. So do the rows beside the cells: "capacity tp4 azure reject", "clean", "unprepared". --table prints
+what is kept, from whatever sources.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.cell_capacity import GAINS, OTHERS, TIMEOUTS, beside_rows, capacity, clean, unprepared
+from benchmarks.cell_capacity import GAINS, OTHERS, beside_rows, capacity, clean, unprepared
 from benchmarks.cell_figures import bars, bounded, cell_rows, figures, gains, held, losers
 from benchmarks.cell_loads import LEVELS, LOADS, TRACES, Pair, limits_of, requests_of, source_of, targets_of, windows
 from benchmarks.cell_shelf import Shelf, Size
 from benchmarks.table import Row, _print
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Draw, evaluate
-from headway.experiments.baseline import Static, static_grid
-from headway.experiments.tune import Effort, Problem, Tuned, tune
+from headway.experiments.baseline import TIMEOUTS, Static, static_grid
+from headway.experiments.tune import Effort, Problem, Tuned, prompts_of, tune
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT
 from headway.models.signals import Limits, Target
@@ -139,7 +141,8 @@ def measured(shelf: Shelf, cell: Cell) -> dict[str, Any]:
     tuned = tuned_for(pair, cell, rate_rps, size)
     tuning_s = time.perf_counter() - began
     candidates = {name: s.candidate() for name, s in settings.items()}
-    candidates |= {"untuned": default_candidate(pair.fitted, targets, limits), "ours": tuned.tuned.candidate}
+    prompts = prompts_of(train, len(targets))  # what a user says of the workload, and no more
+    candidates |= {"untuned": default_candidate(pair.fitted, targets, limits, prompt_tokens=prompts), "ours": tuned.tuned.candidate}
     found = held(pair.truth, candidates, draws, targets, limits)
     began = time.perf_counter()
     bound = bounded(pair.truth, found, draws, size.bounds, targets, limits)
@@ -161,11 +164,12 @@ def measured(shelf: Shelf, cell: Cell) -> dict[str, Any]:
     }
 
 
-def beside(shelf: Shelf, *, only_kept: bool) -> list[Row]:
+def beside(shelf: Shelf, pattern: str, *, only_kept: bool) -> list[Row]:
     """Capacity, clean requests above the knee, and workloads that were not tuned on.
 
     Args:
         shelf: plants, rates and size.
+        pattern: names the rows to measure, as in a shell: "capacity tp4 *", "clean"; "*" for all.
         only_kept: measure nothing.
 
     Returns:
@@ -194,8 +198,16 @@ def beside(shelf: Shelf, *, only_kept: bool) -> list[Row]:
     }
     jobs["clean"] = lambda: {"found": clean(shelf.pair("tp4"), knee("tp4", "azure"), choose, size.effort, size.heldout, size.train)}
     jobs["unprepared"] = unmet
-    kept = {name: shelf.kept(name, any_source=True) if only_kept else shelf.get(name, job) for name, job in jobs.items()}
-    there = {name: value for name, value in kept.items() if value is not None}
+    there: dict[str, dict[str, Any]] = {}
+    for name, job in jobs.items():
+        if not fnmatch(name, pattern):
+            continue
+        known = shelf.kept(name, any_source=only_kept)
+        if known is None and not only_kept:
+            known = shelf.get(name, job)
+            print(f"{name}: {known['took_s']:.0f} s", file=sys.stderr, flush=True)
+        if known is not None:
+            there[name] = known
     capacities = [value for name, value in there.items() if name.startswith("capacity")]
     cleans, others = (there[name]["found"] if name in there else [] for name in ("clean", "unprepared"))
     return list(beside_rows(capacities, cleans, others))
@@ -226,7 +238,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cells")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results, one file a cell")
-    parser.add_argument("--cells", metavar="PATTERN", help="cells to run, as in a shell: 'tp4 * 200k 85'")
+    parser.add_argument(
+        "--cells", metavar="PATTERN", help="cells to run, or rows beside them, as in a shell: 'tp4 * 200k 85', 'capacity 8b *'"
+    )
+    parser.add_argument(
+        "--stale", action="store_true", help="take what was measured with other sources as it is, and measure what is not there"
+    )
     parser.add_argument("--quick", action="store_true", help="few windows and little tuning: shows that it runs, and is no result")
     parser.add_argument(
         "--beside",
@@ -235,9 +252,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--table", action="store_true", help="measure nothing, print what is kept, with whatever sources it was measured")
     options = parser.parse_args(arguments)
-    shelf, cells = Shelf(options.out, QUICK if options.quick else FULL), chosen(options.cells)
+    shelf, cells = Shelf(options.out, QUICK if options.quick else FULL, stale=options.stale), chosen(options.cells)
     results = _all(shelf, cells, only_kept=options.table)
-    more = beside(shelf, only_kept=options.table) if options.beside or options.cells is None else []
+    more = beside(shelf, "*" if options.beside or options.cells is None else options.cells, only_kept=options.table)
     rows: list[Row] = [row for cell in results for row in cell_rows(cell)]
     about = f"{len(results)} of {len(cells)} cells, measuring took {sum(c['took_s'] for c in results) / 60:.0f} min"
     if options.quick:

@@ -298,7 +298,7 @@ def _resume(law, state, prefill):
     elif law[0] == FEEDFORWARD:
         state[1] = min(max(prefill, 0.0), law[3])
     elif law[0] == TRACKER:
-        state[3] = min(max(prefill, 0.0), law[7])
+        state[3] = min(max(prefill, 0.0), law[8])
     elif law[0] == UPDOWN:
         state[0] = min(max(prefill, 1.0), law[5])
     elif law[0] == BALANCED:

@@ -33,13 +33,17 @@ class TrackerLaw(Controller):
     q_r := clip(q_r + eta ([s > q_r] - eps), 0, 1)
     both if the budget was binding or the step late; for decode-only steps always
     u = max{u: F(n, kv, u) <= (1 - margin) budget exp(-q_mixed - b)}   in quanta, and not past a jump that is not worth it
-    token budget = u + decoding requests
+    token budget = max(u, least) + decoding requests
 
     q_r is the (1 - eps) quantile of the score, so eps is the late rate, and 1 - exp(-q_r) the margin that the plant's
     residuals call for: on any sequence of scores the late rate differs from eps by at most (1 + eta) / (eta T) after T
     steps. The bias takes a slowdown out in about 1 / kb steps, much faster than the quantile moves, so that the two do not
     fight. Where decodes alone exceed the budget (no authority: u = 0 and still late) both hold: what the law
     cannot change it must not learn from. `margin` adds a fixed one on top; 0 leaves it to the tracker.
+
+    Where decodes alone fill the budget, u = 0 would hold prompts back for as long as they do: nobody new is served, and a
+    long prompt at the head is never done. `least_tokens` goes on with them at the price of a late step. The scores are against
+    the prediction of the step that ran, so such steps teach nothing false.
 
     Args:
         plant: to predict with.
@@ -49,6 +53,7 @@ class TrackerLaw(Controller):
         margin: share of the budget kept free beside it, in [0, 1).
         start_decode: q of decode-only steps before the first step.
         start_mixed: q of steps with prefill before the first step.
+        least_tokens: lower limit of the prefill budget, 0 for none; `most_tokens` goes before it [tokens].
         most_tokens: upper limit of the prefill budget [tokens].
         quantum_tokens: the command is a multiple of it; 1 holds nothing [tokens].
 
@@ -69,6 +74,7 @@ class TrackerLaw(Controller):
     start_mixed: float = 0.15
     most_tokens: float = 8192.0
     quantum_tokens: float = 1.0
+    least_tokens: float = 0.0
 
     @property
     def setpoint_margin(self) -> float:
@@ -100,6 +106,7 @@ class TrackerLaw(Controller):
         mixed = jnp.where(learns & with_prefill, tracked, mixed)
         target_s = (1 - self.margin) * budget_s * jnp.exp(-mixed - bias)
         command = commanded_prefill_traced(self.plant, signals, target_s, self.most_tokens, state[3], self.quantum_tokens)
+        command = jnp.maximum(command, jnp.floor(jnp.minimum(self.least_tokens, self.most_tokens)))
         idle = signals.ready_requests <= 0
         command = jnp.where(idle, state[3], command)
         return jnp.stack([bias, decode, mixed, command]), jnp.where(idle, self.most_tokens, command + signals.ready_requests)
@@ -115,6 +122,7 @@ class TrackerLaw(Controller):
             "margin": Gain(self.margin, "1", 0.0, 0.95),
             "start_decode": Gain(self.start_decode, "1", 0.0, QUANTILE_MOST),
             "start_mixed": Gain(self.start_mixed, "1", 0.0, QUANTILE_MOST),
+            "least_tokens": Gain(self.least_tokens, "tokens", 0.0, 1e6),
             "most_tokens": Gain(self.most_tokens, "tokens", 1.0, 1e6),
             "quantum_tokens": Gain(self.quantum_tokens, "tokens", 1.0, 4096.0),
         }
@@ -133,7 +141,7 @@ def tracker_step(law, state, signals, budget_s):
     Returns:
         Token budget [tokens].
     """
-    late_rate, kb, eta, margin, most, quantum = law[1], law[2], law[3], law[4], law[7], law[8]
+    late_rate, kb, eta, margin, least, most, quantum = law[1], law[2], law[3], law[4], law[7], law[8], law[9]
     plant = law[PLANT_AT:]
     if signals[0] > 0.0 and signals[2] > 0.0:
         predicted = max(step_time(plant, signals[2], signals[5], signals[1], signals[6], signals[7]), 1e-12)
@@ -148,5 +156,5 @@ def tracker_step(law, state, signals, budget_s):
     if signals[4] <= 0.0:
         return most
     target_s = (1.0 - margin) * budget_s * math.exp(-state[2] - state[0])
-    state[3] = commanded_prefill(plant, signals, target_s, most, state[3], quantum)
+    state[3] = max(commanded_prefill(plant, signals, target_s, most, state[3], quantum), float(int(min(least, most))))
     return state[3] + signals[4]

@@ -20,7 +20,13 @@ RUNNING_SHARES = (1 / 32, 1 / 16, 1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 1)
 """Grid as shares of the engine's start-up limits: at 8192 tokens and 256 requests 128 ... 8192 and 8 ... 256."""
 
 EARLY = 0.8
-"""Queue timeout of the second baseline, as a share of the TTFT target."""
+"""Queue timeout where one is named, as a share of the TTFT target."""
+
+TIMEOUTS = (1.0, 0.8, 0.6)
+"""Queue timeouts of the second baseline, as shares of the TTFT target: whoever sets one would try some."""
+
+LOOKS, KEPT = 3, 24
+"""Draws on which a large grid is looked at first, one in so many but no fewer; settings of it that are then scored on all."""
 
 TIED, HEAVIER = 0.001, 1.15
 """Static settings within TIED of the best are told apart by what they attain at a load HEAVIER times as high."""
@@ -99,27 +105,55 @@ class Trained(NamedTuple):
     score: np.ndarray
 
 
-def best_static(problem: Problem, draws: list[Draw], timeout: float | None, ledger: Ledger) -> Trained:
+def best_static(problem: Problem, draws: list[Draw], timeouts: tuple[float | None, ...], ledger: Ledger) -> Trained:
     """The best setting of the grid; of several that tie, as below the knee many do, the one that bears a heavier load best.
 
     A setting at its very edge in training would fall over on held-out seeds, and any controller would seem to beat it. Where
-    something is required, only settings that keep it are looked at; where none does, those that miss it least.
+    something is required, only settings that keep it are looked at; where none does, those that miss it least. Of several
+    timeouts all settings are looked at on some of the draws, and the best of them scored on all.
 
     Args:
         problem: what is tuned for.
         draws: of the training.
-        timeout: share of the TTFT target; None for no timeout.
+        timeouts: shares of the TTFT target; None for no timeout.
         ledger: what is known already.
 
     Returns:
         The setting with its score.
     """
-    grid = static_grid(problem.limits, timeout)
+    grid = [s for timeout in timeouts for s in static_grid(problem.limits, timeout)]
+    looks = draws[: max(LOOKS, len(draws) // LOOKS)]
+    if len(timeouts) > 1 and len(looks) < len(draws):
+        grid = _looked_at(problem, grid, looks, ledger)
     scores = ledger.scores(problem, [s.candidate() for s in grid], draws)
     least = scores[:, MISSED] <= scores[:, MISSED].min() + 1e-12
     value = np.where(least, scores[:, VALUE], -np.inf)
     tied = np.flatnonzero(value >= value.max() - TIED)
-    plain = dataclasses.replace(problem, objective="attainment", require=())
-    heavier = ledger.scores(plain, [grid[i].candidate() for i in tied], draws, 1 / HEAVIER)
-    i = int(tied[np.argmax(np.round(heavier[:, ATTAINED], 12))])
+    heavier = under_more(problem, [grid[i].candidate() for i in tied], draws, ledger)
+    i = int(tied[np.argmax(np.round(heavier, 12))])
     return Trained(grid[i], scores[i])
+
+
+def _looked_at(problem: Problem, grid: list[Static], looks: list[Draw], ledger: Ledger) -> list[Static]:
+    """The KEPT best of a grid on a few draws, in its order; what ties, by a heavier load."""
+    scores = ledger.scores(problem, [s.candidate() for s in grid], looks)
+    heavier = under_more(problem, [s.candidate() for s in grid], looks, ledger)
+    order = np.lexsort([-heavier, -np.round(scores[:, VALUE] / TIED), np.round(scores[:, MISSED], 12)])
+    return [grid[i] for i in sorted(order[:KEPT].tolist())]
+
+
+def under_more(problem: Problem, candidates: list[Candidate], draws: list[Draw], ledger: Ledger, heavier: float = HEAVIER) -> np.ndarray:
+    """What candidates attain at a heavier load.
+
+    Args:
+        problem: what is tuned for.
+        candidates: to compare.
+        draws: of the training.
+        ledger: what is known already.
+        heavier: factor on the rate.
+
+    Returns:
+        Attainment, shape (candidates,).
+    """
+    plain = dataclasses.replace(problem, objective="attainment", require=())
+    return ledger.scores(plain, candidates, draws, 1 / heavier)[:, ATTAINED]

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.controllers.simulator import Candidate, Draw, simulate
+from headway.controllers.simulator import Candidate, Draw
+from headway.experiments.outcomes import outcomes_of
 from headway.models.goodput import ABANDONED, CANCELLED, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import CLEAN, ON_TIME, OWED, SHED
@@ -16,6 +17,9 @@ FLOORS = {"attainment": "share of tokens on time", "clean": "share of clean requ
 CEILINGS = {"shed": "share of requests shed", "ttft_p99": "p99 TTFT", "itl_p99": "p99 ITL"}
 CLASS = "class"
 """`class.NAME` is the share of tokens on time of one class; a ceiling may end in `.NAME` as well."""
+
+TERCILE, TERCILES = "tercile", ("short", "middle", "long")
+"""`tercile.long` is the share of tokens on time of the third of the requests with the longest prompts."""
 
 TIMES = ("ttft_p99", "itl_p99")
 """Names whose bound is a time."""
@@ -31,9 +35,9 @@ class Requirement(NamedTuple):
     """One thing that has to be kept.
 
     Args:
-        name: of FLOORS or CEILINGS, or `class`.
+        name: of FLOORS or CEILINGS, `class` or `tercile`.
         bound: a share in [0, 1], or a time [s].
-        of: class that it is asked of; "" for all.
+        of: class that it is asked of, or one of TERCILES; "" for all.
     """
 
     name: str
@@ -43,7 +47,7 @@ class Requirement(NamedTuple):
     @property
     def floor(self) -> bool:
         """Whether the bound is the least that is allowed, not the most."""
-        return self.name in FLOORS or self.name == CLASS
+        return self.name in FLOORS or self.name in (CLASS, TERCILE)
 
     @property
     def label(self) -> str:
@@ -59,10 +63,15 @@ class Requirement(NamedTuple):
         Raises:
             ValueError: an unknown name, a class that is not there, a bound that is no share or no time.
         """
-        if self.name not in FLOORS and self.name not in CEILINGS and self.name != CLASS:
-            raise ValueError(f"cannot require {self.label!r}; known: {', '.join([*FLOORS, *CEILINGS, 'class.NAME'])}")
+        if self.name not in FLOORS and self.name not in CEILINGS and self.name not in (CLASS, TERCILE):
+            raise ValueError(f"cannot require {self.label!r}; known: {', '.join([*FLOORS, *CEILINGS, 'class.NAME', 'tercile.long'])}")
         known = [t.name for t in targets]
-        if self.of and (self.name in FLOORS or self.of not in known):
+        if self.name == TERCILE:
+            if self.of not in TERCILES:
+                raise ValueError(
+                    f"cannot require {self.label!r}: a third of the prompts is {', '.join(f'{TERCILE}.{t}' for t in TERCILES)}"
+                )
+        elif self.of and (self.name in FLOORS or self.of not in known):
             raise ValueError(f"cannot require {self.label!r}: classes are {', '.join(known)}, and floors are asked of them by class.NAME")
         if self.name == CLASS and not self.of:
             raise ValueError(f"cannot require {CLASS!r} of no class; write {CLASS}.{known[0]}>=95%")
@@ -75,7 +84,7 @@ class Requirement(NamedTuple):
         """By how much a figure misses the bound.
 
         Args:
-            found: the figure; NaN, where nothing can be said, keeps every bound.
+            found: the figure; NaN, where nothing can be said, keeps every bound; a time of requests that were all shed is infinite.
 
         Returns:
             0 if kept; of shares the difference, of times the excess over the ceiling as a share of it.
@@ -97,7 +106,8 @@ class Requirement(NamedTuple):
             Such as "shed 3.1 %, at most 2.0 %".
         """
         if self.name in TIMES:
-            value, bound = (f"{1e3 * x:.1f} ms" if x < 1 else f"{x:.2f} s" for x in (found, self.bound))
+            shown = lambda x: f"{1e3 * x:.1f} ms" if x < 1 else f"{x:.2f} s"  # noqa: E731
+            value, bound = shown(found) if np.isfinite(found) else "of nobody served", shown(self.bound)
         else:
             value, bound = (f"{100 * x:.1f} %" for x in (found, self.bound))
         return f"{self.label} {value}, at {'least' if self.floor else 'most'} {bound}"
@@ -128,7 +138,7 @@ def seen_of(
     """
     outcomes: list[Outcome] = []
     if any(r.of or r.name not in QUICK for r in require):
-        outcomes = [simulate(plant, candidate, d, targets, limits) for plant in plants for d in draws]
+        outcomes = outcomes_of([(plant, candidate, d) for plant in plants for d in draws], targets, limits)
     found = {}
     for r in require:
         quick = not r.of and r.name in QUICK
@@ -185,9 +195,12 @@ def _of_outcomes(requirement: Requirement, outcomes: list[Outcome], targets: tup
         each = [_attained(outcomes, k) for k in range(len(targets))]
         return float(np.nanmin(each)) if not np.isnan(each).all() else float("nan")
     if requirement.name == "itl_p99":
-        return _gap_p99_s(outcomes, targets, c)
+        p99_s = _gap_p99_s(outcomes, targets, c)
+        return _nobody(outcomes, c) if np.isnan(p99_s) else p99_s
     if requirement.name == CLASS:
         return _attained(outcomes, c)
+    if requirement.name == TERCILE:
+        return float(attained_by_tercile(outcomes)[TERCILES.index(requirement.of)])
     status, class_id, owed, ttft_s = (np.concatenate([getattr(o, n) for o in outcomes]) for n in ("status", "class_id", "owed", "ttft_s"))
     mine = np.ones(len(status), bool) if c is None else class_id == c
     if requirement.name == "shed":
@@ -197,7 +210,30 @@ def _of_outcomes(requirement: Requirement, outcomes: list[Outcome], targets: tup
     served = mine & (status < REJECTED) & ~((status == CANCELLED) & (owed == 0))
     transport_s = np.array([t.transport_s for t in targets])[class_id]
     times_s = np.sort(np.nan_to_num(ttft_s + transport_s, nan=np.inf)[served])
-    return float(times_s[int(np.ceil(0.99 * len(times_s))) - 1]) if len(times_s) else float("nan")
+    return float(times_s[int(np.ceil(0.99 * len(times_s))) - 1]) if len(times_s) else _nobody(outcomes, c)
+
+
+def _nobody(outcomes: list[Outcome], c: int | None) -> float:
+    """A time of which no request tells: infinite where some came and all were shed, for who sheds everybody keeps no promise; else NaN."""
+    status, class_id = (np.concatenate([getattr(o, name) for o in outcomes]) for name in ("status", "class_id"))
+    mine = status if c is None else status[class_id == c]
+    lost = (mine >= REJECTED) & (mine != ABANDONED)
+    return float("inf") if lost.any() and not (mine < REJECTED).any() else float("nan")
+
+
+def attained_by_tercile(outcomes: list[Outcome]) -> np.ndarray:
+    """Share of tokens on time of the third of the requests with the shortest prompts, the middle one and the longest.
+
+    Args:
+        outcomes: runs, taken as one.
+
+    Returns:
+        Shares, shape (3,); NaN where nothing was owed, as where all prompts are alike.
+    """
+    prompt_tokens, on_time, owed = (np.concatenate([getattr(o, n) for o in outcomes]) for n in ("prompt_tokens", "on_time", "owed"))
+    which = np.searchsorted(np.quantile(prompt_tokens, [1 / 3, 2 / 3]), prompt_tokens)
+    on, owing = (np.bincount(which, weights=x, minlength=3) for x in (on_time, owed))
+    return np.where(owing > 0, on / np.maximum(owing, 1e-9), np.nan)
 
 
 def _attained(outcomes: list[Outcome], c: int | None) -> float:

@@ -14,6 +14,9 @@ from headway.models.signals import Limits, Target
 PRICE_S_PER_TOKEN = 2e-3
 """Highest price of memory that is searched: a prompt of 1000 tokens gives 2 s of slack for its blocks [s/token]."""
 
+DEARER = 3.0
+"""The same as a multiple of where the search starts."""
+
 PER_CLASS: dict[str, tuple[str, float]] = {
     "share": ("class_shares", 1.0),
     "priority": ("priority_s", 0.0),
@@ -73,18 +76,19 @@ class Free(NamedTuple):
         return math.log2(max(value, 1.0 if self.whole else 2.0**self.low)) if self.log2 else value
 
 
-def free_parameters(limits: Limits, targets: tuple[Target, ...] = ()) -> dict[str, Free]:
+def free_parameters(limits: Limits, targets: tuple[Target, ...] = (), price_s: float = 0.0) -> dict[str, Free]:
     """All numbers that can be tuned, by name.
 
     Args:
         limits: of the engine: no cap is searched above them.
         targets: one per class; shares, priorities, tolerances and estimates have a name for each where there are several.
+        price_s: of memory, where the search starts: on a slow plant it is worth more [s].
 
     Returns:
         Mapping from name to its range.
     """
     tokens, seqs, length = (math.log2(x) for x in (limits.max_tokens, limits.max_seqs, limits.max_len))
-    price = PRICE_S_PER_TOKEN * limits.block_tokens
+    price = max(PRICE_S_PER_TOKEN * limits.block_tokens, DEARER * price_s)
     rows = [
         Free("margin", 0.0, 0.6, 0.05),
         Free("late_rate", -10.0, -2.0, 0.5, log2=True, whole=False),
@@ -94,9 +98,10 @@ def free_parameters(limits: Limits, targets: tuple[Target, ...] = ()) -> dict[st
         Free("kp", 0.0, 0.25, 0.05),
         Free("ki", 0.0, 0.25, 0.05),
         Free("running_limit", min(2.0, seqs), seqs, 0.5, log2=True),
+        Free("least_tokens", min(3.0, tokens), tokens, 0.5, log2=True),
         Free("most_tokens", min(4.0, tokens), tokens, 0.5, log2=True),
         Free("tolerance", -0.6, 0.4, 0.1),
-        Free("estimate", 0.1, 3.0, 0.25),
+        Free("estimate", -3.0, 4.0, 0.5, log2=True, whole=False),
         Free("timeout", 0.1, 3.0, 0.1),
         Free("degrade", 0.0, 3.0, 0.25, log2=True, whole=False),
         Free("lookahead_steps", 0.0, 14.0, 0.5, log2=True),
@@ -172,6 +177,8 @@ def is_off(name: str, base: Candidate) -> bool:
     found: Any = getattr(base.policy, field, None)
     if part in EITHER:
         return bool(of_class) and not np.ndim(found)
+    if part == "least_tokens":
+        return float(getattr(base.law, part, 0.0)) == 0.0
     if part == "shed_cap":
         return float(found) == 1.0
     return field in ("prefill_every", "decode_every", "stride", "memory_price_s", "class_shares", "priority_s") and (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,13 @@ from scipy.stats import qmc
 
 from headway.controllers.exact_gradient import Differences, simulator_values
 from headway.controllers.fluid.gate import GateVerdict, fluid_gate
-from headway.controllers.simulator import Draw
+from headway.controllers.simulator import Candidate, Draw
 from headway.experiments.checkpoint import Ledger, digest
+from headway.experiments.constraints import Requirement
 from headway.experiments.descent import FLUID, POLISH, Course, Slopes, descend, exact_slopes
 from headway.experiments.problem import Effort, Problem
 from headway.experiments.selection import VALUE, ranked
-from headway.experiments.space import Space
+from headway.experiments.space import Place, Space
 from headway.experiments.surrogate import Surrogate, asked_for, beyond
 
 Progress = Callable[[str, float], None]
@@ -28,11 +30,12 @@ class Found(NamedTuple):
     """What a search found.
 
     Args:
-        points: scored on all training draws, in units.
+        points: scored on all training draws, each in the units of its space; that of the untuned controller is the first.
         scores: as `Problem.scores`, shape (points, SCORES).
         slopes: where the slopes of each descent came from, one sentence each.
         gates: verdicts of the gate, where it was asked.
         tried: candidates compared, on some or all of the training draws, the ends of differences left out.
+        spaces: that each point lies in.
     """
 
     points: list[np.ndarray]
@@ -40,10 +43,39 @@ class Found(NamedTuple):
     slopes: list[str]
     gates: list[GateVerdict]
     tried: int
+    spaces: list[Space]
+
+    def candidates(self) -> list[Candidate]:
+        """The points as law and policy.
+
+        Returns:
+            One candidate per point.
+        """
+        return [space.candidate(point) for space, point in zip(self.spaces, self.points, strict=True)]
+
+    def joined(self, points: list[np.ndarray], scores: np.ndarray, space: Space) -> Found:
+        """With what was passed on the way from one of the points.
+
+        Args:
+            points: in units of the space.
+            scores: of them, shape (points, SCORES).
+            space: that they lie in.
+
+        Returns:
+            Found.
+        """
+        return self._replace(
+            points=self.points + points,
+            scores=np.concatenate([self.scores, scores]),
+            tried=self.tried + len(points),
+            spaces=self.spaces + [space] * len(points),
+        )
 
 
-def search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, ledger: Ledger, say: Progress) -> Found:
-    """Look over the box, follow slopes from the best starts, score what they pass.
+def search(
+    problem: Problem, space: Space, draws: list[Draw], effort: Effort, ledger: Ledger, say: Progress, starts: Sequence[Place] = ()
+) -> Found:
+    """Look over the box, follow slopes from the best places, score what they pass.
 
     Args:
         problem: what is tuned for.
@@ -52,32 +84,59 @@ def search(problem: Problem, space: Space, draws: list[Draw], effort: Effort, le
         effort: how much is spent.
         ledger: what is known already.
         say: called with a label and a fraction.
+        starts: places that are scored beside those of the look, each with the space that it lies in, see `places`.
 
     Returns:
         Found.
     """
     sobol = qmc.Sobol(len(space.free), rng=np.random.default_rng(effort.seed)).random(effort.sobol)
-    points = [space.point(space.base), *(space.low + sobol * (space.high - space.low))]
-    rough = ledger.scores(problem, [space.candidate(p) for p in points], draws[: max(2, len(draws) // 3)])
-    tried = len(points)
-    points = [points[i] for i in ranked(rough, VALUE)[: max(8, 4 * effort.starts)]]
-    scores = ledger.scores(problem, [space.candidate(p) for p in points], draws)
-    descents, rng = _Descents(problem, space, draws, effort, ledger), np.random.default_rng(effort.seed)
+    sure = [Place(space, space.point(space.base)), *starts]
+    looked = [*sure, *(Place(space, p) for p in space.low + sobol * (space.high - space.low))]
+    rough = ledger.scores(problem, [p.candidate() for p in looked], draws[: max(2, len(draws) // 3)])
+    few = [i for i in ranked(rough, VALUE).tolist() if i >= len(sure)][: max(8, 4 * effort.starts)]
+    kept = [*sure, *(looked[i] for i in few)]
+    scores = ledger.scores(problem, [p.candidate() for p in kept], draws)
+    found = Found([p.point for p in kept], scores, [], [], len(looked), [p.space for p in kept])
+    rng, descents = np.random.default_rng(effort.seed), {}
     for k, i in enumerate(ranked(scores, VALUE)[: effort.starts].tolist()):
-        tell = lambda part, k=k: say("descending", 0.3 + 0.6 * (k + part) / effort.starts)  # noqa: E731
-        found, values = descents.run(points[i], rng, tell)
-        points, scores, tried = points + found, np.concatenate([scores, values]), tried + len(found)
-    return Found(points, scores, descents.said, descents.gates, tried)
+        tell = lambda part, k=k: say("descending", 0.3 + 0.5 * (k + part) / effort.starts)  # noqa: E731
+        own = kept[i].space
+        if id(own) not in descents:
+            descents[id(own)] = _Descents(problem, own, draws, effort, ledger, found)
+        found = found.joined(*descents[id(own)].run(kept[i].point, rng, tell), own)
+    return found
+
+
+def climb(
+    problem: Problem, require: tuple[Requirement, ...], found: Found, start: int, draws: list[Draw], effort: Effort, ledger: Ledger
+) -> Found:
+    """Follow exact differences from one of the points, with more required than the problem does.
+
+    Args:
+        problem: what is tuned for, and what the points that are passed are scored by.
+        require: what is asked beside it.
+        found: so far.
+        start: index of the point to begin from.
+        draws: of the training.
+        effort: how much is spent.
+        ledger: what is known already.
+
+    Returns:
+        Found, with the points that were passed.
+    """
+    space, asking = found.spaces[start], dataclasses.replace(problem, require=(*problem.require, *require))
+    slopes, box = exact_slopes(asking, space, draws, ledger), (space.low, space.high)
+    points = list(descend(found.points[start], slopes, box, Course(effort.iterations), len(draws), np.random.default_rng(effort.seed)))
+    return found.joined(points, ledger.scores(problem, [space.candidate(p) for p in points], draws), space)
 
 
 class _Descents:
     """From one start after another, with the fluid's slopes where the gate lets them through."""
 
-    def __init__(self, problem: Problem, space: Space, draws: list[Draw], effort: Effort, ledger: Ledger) -> None:
+    def __init__(self, problem: Problem, space: Space, draws: list[Draw], effort: Effort, ledger: Ledger, found: Found) -> None:
         self.problem, self.space, self.draws, self.effort, self.ledger = problem, space, draws, effort, ledger
         self.exact = exact_slopes(problem, space, draws, ledger)
-        self.said: list[str] = []
-        self.gates: list[GateVerdict] = []
+        self.said, self.gates = found.slopes, found.gates
         self.fluid: Surrogate | None = None
         self.refused = asked_for(effort, space)
         if not self.refused:

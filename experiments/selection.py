@@ -12,6 +12,9 @@ VALUE, ATTAINED, CLEANED, GOOD_TPS, P99_S, MISSED, SCORES = range(7)
 KEPT = 1e-9
 """Requirements missed by no more than this are kept."""
 
+LEAD = 0.005
+"""By so much at least a near tie stays above what is to be had without tuning, as far as any candidate does."""
+
 WEIGHT = 5.0
 """What a descent pays for requirements missed: more than any attainment that missing them could bring."""
 
@@ -27,7 +30,8 @@ def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: 
         points: tried, in units.
         scores: as `Problem.scores`, shape (points, SCORES).
         objective: "attainment", "requests" or "capacity".
-        floor: attainment of the best static setting, in [0, 1]: a near tie does not give up the lead over it.
+        floor: attainment in [0, 1] that a near tie does not give up, as far as any candidate has it: that of the static settings and of
+            the untuned controller, and LEAD above.
 
     Returns:
         Index into points.
@@ -42,6 +46,25 @@ def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: 
     value = kept[:, VALUE]
     near = np.flatnonzero(value >= max(value.max() - NEAR, min(floor, value.max())))
     return int(allowed[near[ranked(kept[near], CLEANED, VALUE)[0]]])
+
+
+def steady(scores: np.ndarray, heavier: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Candidates that attain no less than anybody does without tuning, at the load and at heavier ones.
+
+    At a load that nearly everybody carries, the cleanest of many near ties is often one that holds back, and falls over on windows that
+    ask a little more.
+
+    Args:
+        scores: of the candidates, shape (candidates, SCORES).
+        heavier: what they attain at heavier loads, shape (candidates, loads).
+        others: value, and attained at the heavier loads, of whoever is not tuned, shape (others, 1 + loads).
+
+    Returns:
+        Indices; where nobody is so, the one that is least below all of them together.
+    """
+    margins = np.column_stack([scores[:, VALUE], heavier]) - others.max(axis=0)
+    fit = np.flatnonzero((margins >= -KEPT).all(axis=1))
+    return fit if len(fit) else np.array([int(np.argmax(np.minimum(margins, 0.0).sum(axis=1)))])
 
 
 def ranked(scores: np.ndarray, *first: int) -> np.ndarray:

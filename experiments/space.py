@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.controllers.policy import EITHER, Policy
+from headway.controllers.policy import BY_CLASS, EITHER, Policy
 from headway.controllers.simulator import Candidate
 from headway.experiments.free import PER_CLASS, Free, free_parameters, is_off, needs
 from headway.models.signals import Limits, Target
 
 ALWAYS = ("margin", "aging_rate")
 """Always among the free numbers."""
+
+CHOICES = ("order", "triage", "admission", "phases", "preemption")
+"""Fields of a policy that are no numbers."""
 
 EVERY = "all"
 """Stands for every number that can act, those of parts that are off included."""
@@ -37,7 +41,7 @@ class Space:
 
     def __init__(self, base: Candidate, limits: Limits, names: tuple[str, ...] | None = None, targets: tuple[Target, ...] = ()) -> None:
         """Choose what is free."""
-        known = free_parameters(limits, targets)
+        known = free_parameters(limits, targets, float(base.policy.memory_price_s))
         self.law_fields = frozenset(base.law.gains())
         lacking = {n: needs(n, base) for n in known}
         named = [n for n in names or () if n != EVERY]
@@ -84,7 +88,7 @@ class Space:
                 # one number where it is the same for all: what was not split reads as it did
                 fields[field] = found[0] if field in EITHER and len({*found}) == 1 else found
         policy: Policy = dataclasses.replace(self.base.policy, **fields)  # pyright: ignore[reportArgumentType]
-        return Candidate(law, policy)
+        return self.base._replace(law=law, policy=policy)
 
     def point(self, candidate: Candidate) -> np.ndarray:
         """The point of a candidate, cut to the box.
@@ -96,6 +100,19 @@ class Space:
             In units, shape (d,).
         """
         return np.clip([f.place(self._value(f, candidate)) / f.unit for f in self.free], self.low, self.high)
+
+    def holds(self, candidate: Candidate) -> bool:
+        """Whether a candidate differs from the base in numbers alone: no choice is another, nothing is split by class that is not here.
+
+        Args:
+            candidate: law and policy.
+
+        Returns:
+            True if so; its numbers may lie outside of the box.
+        """
+        same = lambda name: getattr(candidate.policy, name) == getattr(self.base.policy, name)  # noqa: E731
+        split = lambda name: np.shape(getattr(candidate.policy, name)) == np.shape(getattr(self.base.policy, name))  # noqa: E731
+        return candidate.law.law == self.base.law.law and all(map(same, CHOICES)) and all(map(split, (*BY_CLASS, *EITHER)))
 
     def _value(self, free: Free, candidate: Candidate) -> float:
         part, _, name = free.name.partition(".")
@@ -110,6 +127,57 @@ class Space:
     def _each(self, value: Any, start: float) -> tuple[float, ...]:
         """The number of each class: its own, or one for all; `start` where there is none."""
         return tuple(map(float, value if np.ndim(value) and len(value) else [start if np.ndim(value) else value] * len(self.targets)))
+
+
+class Place(NamedTuple):
+    """A point with the space that it lies in.
+
+    Args:
+        space: the space.
+        point: in its units, shape (d,).
+    """
+
+    space: Space
+    point: np.ndarray
+
+    def candidate(self) -> Candidate:
+        """Law and policy there.
+
+        Returns:
+            Candidate.
+        """
+        return self.space.candidate(self.point)
+
+
+def places(space: Space, names: tuple[str, ...] | None, candidates: Sequence[Candidate]) -> list[Place]:
+    """Where candidates lie, each place once, without that of the space's base.
+
+    One whose choices are not those of the base, such as another triage, lies in a space of its own, which it shares with those like
+    it. Where the free numbers were named everything else is to stay: such a one is left out then, and of the others what is not
+    free is cut off.
+
+    Args:
+        space: that is searched.
+        names: of the free numbers, as it was made with.
+        candidates: law and policy each.
+
+    Returns:
+        Places.
+    """
+    spaces, found = [space], []
+    seen = {(0, space.point(space.base).tobytes())}
+    for candidate in candidates:
+        own = next((k for k, s in enumerate(spaces) if s.holds(candidate)), None)
+        if own is None:
+            if names is not None and EVERY not in names:
+                continue
+            own = len(spaces)
+            spaces.append(Space(candidate, space.limits, names, space.targets))
+        point = spaces[own].point(candidate)
+        if (own, point.tobytes()) not in seen:
+            seen.add((own, point.tobytes()))
+            found.append(Place(spaces[own], point))
+    return found
 
 
 def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], targets: tuple[Target, ...]) -> None:

@@ -23,7 +23,10 @@ from headway.experiments.space import Space
 WORTH = 100_000
 """Free numbers times requests of a workload from which on the fluid is worth its compilation: see docs/design.md."""
 
-KNOWN = ("margin", "late_rate", "aging_rate", "chunk_tokens", "ki", "running_limit", "most_tokens", "tolerance", "estimate", "timeout")
+ALIKE = ("aging_rate", "tolerance", "estimate", "timeout", "running_limit", "most_tokens", "least_tokens")
+"""Numbers that the fluid has under the same name."""
+
+KNOWN = ("margin", "late_rate", "chunk_tokens", "ki", "memory_price_s", *ALIKE)
 """Free numbers that the fluid has a knob for."""
 
 FORWARD = 8
@@ -80,7 +83,6 @@ def beyond(problem: Problem, space: Space, draws: list[Draw]) -> list[str]:
         "priorities": len(policy.priority_s) > 0 and not none(policy.priority_s),
         "strides": not none(policy.stride),
         "promised progress": not none(policy.prefill_every) or not none(policy.decode_every),
-        "the price of memory": not none(policy.memory_price_s),
         "a number per class": any(np.ndim(getattr(policy, name)) for name in ("tolerance", "estimate")),
         "a cap on shedding": float(getattr(policy, "shed_cap", 1.0)) < 1.0,
         "prefix caches": limits.prefix_cache == "on" and any(w.prefix is not None for w in workloads),
@@ -163,8 +165,8 @@ class Surrogate:
             margin = 1.0 - (1.0 - margin) * jnp.exp(-jnp.interp(late, rates, quantiles))
         chunk = here("chunk_tokens")
         chunk = chunk if "chunk_tokens" in values else chunk or float(self.problem.limits.max_tokens)
-        names = ("aging_rate", "tolerance", "estimate", "timeout", "running_limit", "most_tokens")
-        return Knobs(margin=margin, chunk_tokens=chunk, trim=here("ki"), **{n: here(n) for n in names})
+        price_s = here("memory_price_s") / self.problem.limits.block_tokens
+        return Knobs(margin=margin, chunk_tokens=chunk, trim=here("ki"), price_s=price_s, **{n: here(n) for n in ALIKE})
 
     def _compiled(self) -> Callable[[FluidLoad, Any], tuple[Any, Any]]:
         if self._run is None:

@@ -16,24 +16,22 @@ import numpy as np
 from headway.controllers.default import default_candidate
 from headway.controllers.fluid.gate import GateVerdict
 from headway.controllers.simulator import Candidate, Draw
-from headway.experiments.baseline import EARLY, Trained, best_static
+from headway.experiments.baseline import TIMEOUTS, Trained, best_static
+from headway.experiments.beginnings import beginnings, taught
 from headway.experiments.checkpoint import Ledger, Store, problem_key
+from headway.experiments.choice import Chosen, chosen
 from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
 from headway.experiments.judgement import contest, d_rate, gains, heldout_draws, requirements_json, robust_json
 from headway.experiments.problem import OBJECTIVES, Effort, Problem
-from headway.experiments.search import Found, search
-from headway.experiments.selection import KEPT, MISSED, VALUE, choose
-from headway.experiments.sensitivity import dead_sentence, sensitivities
-from headway.experiments.space import Space
+from headway.experiments.search import search
+from headway.experiments.selection import ATTAINED, choose
+from headway.experiments.space import Space, places
 from headway.experiments.statistics import Estimate
 from headway.models.measures import ATTAINMENT, CLEAN
 
 __all__ = ["NEAR", "OBJECTIVES", "Effort", "Problem", "Tuned", "choose", "d_rate", "tune"]
 
 Progress = Callable[[str, float], None]
-
-DEAD_DRAWS = 2
-"""Training draws on which a free number has to change something."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Tuned:
     Args:
         tuned: the controller found, or the static setting where nothing better was found.
         static: best static setting, chosen on the training seeds.
-        early: the same with an early queue timeout.
+        early: the same with a queue timeout, the best of several.
         hindsight: the static setting that does best on the held-out seeds themselves, which nobody can choose beforehand.
         default: the controller straight from the fit.
         gain: of the objective over the best static setting, paired, held-out.
@@ -114,80 +112,52 @@ def tune(
     problem.check()
     effort.check()
     say = progress or _silent
-    base = default_candidate(problem.identified, problem.targets, problem.limits)
-    base = base._replace(policy=dataclasses.replace(base.policy, **(policy or {})))  # pyright: ignore[reportArgumentType]  # by @pytree
-    base.policy.check()
+    train, asked = problem.draws(effort, heldout=False), dict(policy or {})
+    prompts = prompts_of(train, len(problem.targets))
+    base = default_candidate(problem.identified, problem.targets, problem.limits, policy=asked, prompt_tokens=prompts)
     space = Space(base, problem.limits, free, problem.targets)
-    key = problem_key(problem, effort, free, sorted((policy or {}).items())) if store is not None else ""
+    key = problem_key(problem, effort, free, sorted(asked.items())) if store is not None else ""
     ledger = Ledger(key, store)
-    train = problem.draws(effort, heldout=False)
     say("static settings", 0.0)
-    static, early = (best_static(problem, train, timeout, ledger) for timeout in (None, EARLY))
+    statics = best_static(problem, train, (None,), ledger), best_static(problem, train, TIMEOUTS, ledger)
+    starts = beginnings(base, tuple(s.setting for s in statics), asked)
+    starts += taught(problem, base, float(statics[0].score[ATTAINED]), train[0], asked)
     say("Sobol points", 0.15)
-    found = search(problem, space, train, effort, ledger, say)
+    found = search(problem, space, train, effort, ledger, say, places(space, free, starts))
+    say("choice", 0.8)
+    taken = chosen(problem, found, statics, train, effort, ledger)
     say("held-out seeds", 0.9)
-    result = _judge(problem, effort, _chosen(problem, space, found, (static, early), train), (static, early), base, found)
+    result = _judge(problem, effort, taken, statics, base)
     ledger.close()
     return dataclasses.replace(result, resumed=ledger.taken)
+
+
+def prompts_of(draws: list[Draw], classes: int) -> list[np.ndarray]:
+    """Prompt lengths of all workloads, by class.
+
+    Args:
+        draws: workloads.
+        classes: their number.
+
+    Returns:
+        One array per class [tokens].
+    """
+    prompt, mine = (np.concatenate([getattr(d.workload, name) for d in draws]) for name in ("prompt_tokens", "class_id"))
+    return [prompt[mine == c] for c in range(classes)]
 
 
 def _silent(_label: str, _fraction: float) -> None:
     """Nobody listens."""
 
 
-def _chosen(
-    problem: Problem, space: Space, found: Found, statics: tuple[Trained, Trained], draws: list[Draw]
-) -> tuple[Candidate, dict[str, Any], list[str]]:
-    """The candidate with its settings, and what is to be said of them.
-
-    Where nothing beat the static settings even on the training seeds, the better of them is handed on.
-    """
-    allowed = [s for s in statics if s.score[MISSED] <= KEPT]
-    floor = max((float(s.score[VALUE]) for s in allowed), default=0.0)
-    k = choose(found.points, found.scores, problem.objective, floor=floor)
-    better = [s for s in statics if _ahead(s.score, found.scores)]
-    missed = min([float(found.scores[k][MISSED]), *(float(s.score[MISSED]) for s in better)])
-    notes = [] if missed <= KEPT else [_infeasible(problem, missed)]
-    if better:
-        setting = max(better, key=lambda s: (-float(s.score[MISSED]), float(s.score[VALUE]))).setting
-        return setting.candidate(), setting.to_json(), notes
-    candidate = space.candidate(found.points[k])
-    return candidate, space.values(found.points[k]), [*notes, *_dead(problem, space, candidate, draws)]
-
-
-def _ahead(score: np.ndarray, others: np.ndarray) -> bool:
-    """Whether a score beats all others: by what it misses, then by the objective."""
-    missed = round(float(score[MISSED]), 12), np.round(others[:, MISSED], 12)
-    if missed[0] != missed[1].min():
-        return bool(missed[0] < missed[1].min())
-    return bool(score[VALUE] > others[missed[1] == missed[0], VALUE].max())
-
-
-def _infeasible(problem: Problem, missed: float) -> str:
-    """What no candidate could do."""
-    asked = ", ".join(r.label for r in problem.require)
-    return (
-        f"infeasible: no candidate keeps all that is required ({asked}) on the training seeds; taken is the one that misses it least, "
-        f"by {missed:.3g} in all"
-    )
-
-
-def _dead(problem: Problem, space: Space, candidate: Candidate, draws: list[Draw]) -> list[str]:
-    """Free numbers whose value means nothing, each once: those that cannot act, and those that never did."""
-    known = {note.partition(" ")[0] for note in space.notes}
-    found = sensitivities(problem.identified, space, candidate, draws[:DEAD_DRAWS], problem.targets)
-    return [*space.notes, *filter(None, [dead_sentence([s for s in found if s.name not in known])])]
-
-
 def _judge(
     problem: Problem,
     effort: Effort,
-    chosen: tuple[Candidate, dict[str, Any], list[str]],
+    taken: Chosen,
     statics: tuple[Trained, Trained],
     base: Candidate,
-    found: Found,
 ) -> Tuned:
-    candidate, settings, notes = chosen
+    candidate, settings, notes, found = taken
     static, early = (s.setting for s in statics)
     heldout = heldout_draws(problem, effort, candidate, static.candidate())
     made = contest(problem, heldout.draws, (candidate, settings), static, early, base)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headway.cli.decide import HELDOUT_MOST
 from headway.controllers.record import ControllerRecord
 from headway.engines.live import check_engine, live_engine
 from headway.experiments.run import RunFolder, read_json, write_json, write_whole
@@ -50,7 +51,7 @@ class Request:
         seed: of everything that is drawn.
         live_s: length of a live run [s].
         runs: of the validation; None for the engine's default.
-        effort: fields of `Effort` that differ from its defaults.
+        effort: fields of `Effort` that differ from its defaults, and from HELDOUT_MOST held-out seeds at most.
         policy: what the policy is to have otherwise than the default, as `headway tune --policy` takes it; None for nothing.
     """
 
@@ -128,7 +129,7 @@ def run_all(
     _stage(folder, "trace", progress, lambda tell: write_trace(identified(tell)[1], folder.file("trace")))
     _stage(folder, "fit", progress, lambda tell: write_json(folder.file("fit"), identified(tell)[0].to_json()))
     plant = read_plant(folder.file("fit"))
-    given: dict[str, Any] = dict(request.effort)
+    given: dict[str, Any] = {"heldout_most": HELDOUT_MOST, **request.effort}
     effort = Effort(requests=load.requests(request.requests), seed=request.seed, **given)
     _stage(
         folder,

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.cell_figures import TERCILES, bars, cell_rows, terciles
 from benchmarks.cell_loads import BEGIN_RPS, LEVELS, LOADS, PIECE, SPAN_S, Pieces, TwoDays, requests_of, source_of, targets_of
 from benchmarks.cell_shelf import Shelf
-from benchmarks.cells import CACHES, CROSS, FULL, QUICK, chosen
+from benchmarks.cells import CACHES, CROSS, FULL, QUICK, beside, chosen, main
 from headway.controllers.simulator import Draw, simulate
 from headway.experiments.baseline import Static
 from headway.models.noise import Noise
@@ -117,6 +117,20 @@ def test_a_killed_run_goes_on_and_another_size_or_source_is_measured_anew(tmp_pa
     (tmp_path / "a_cell_85.json").write_text('{"value": 3, "sou')
     assert Shelf(tmp_path, FULL).get("a cell 85", measure)["value"] == 3
     assert len(calls) == 2
+    assert Shelf(tmp_path, QUICK, stale=True).get("a cell 85", measure)["value"] == 3
+    assert len(calls) == 2, "taken as it is"
+
+
+def test_rows_beside_the_cells_are_chosen_by_name_and_printed_from_what_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    shelf = Shelf(tmp_path, FULL)
+    row = {"what": "mooncake (1/s)", "fallback": 0.8, "ours": 0.9, "gain": [0.1, 0.05, 0.15]}
+    shelf.get("unprepared", lambda: {"found": [row]})
+    assert [r.what for r in beside(shelf, "unprepared", only_kept=True)] == [
+        "tuned on azure, met unprepared: mooncake (1/s) (0.900 against 0.800 of its fallback)"
+    ]
+    assert beside(shelf, "capacity *", only_kept=True) == []
+    assert main(["--out", str(tmp_path), "--cells", "unprepared", "--table"]) == 0
+    assert "mooncake" in capsys.readouterr().out
 
 
 # figures

@@ -15,7 +15,7 @@ from headway.controllers import StaticLaw, TrackerLaw
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Draw, evaluate
 from headway.experiments import tune as tuning
-from headway.experiments.baseline import EARLY, Static, Trained, best, static_grid
+from headway.experiments.baseline import TIMEOUTS, Static, Trained, best, static_grid
 from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor, class_capacity_factors
 from headway.experiments.free import free_parameters
 from headway.experiments.load import load_curve
@@ -63,9 +63,19 @@ def heavy() -> Tuned:
     return tune(problem(12.0), EFFORT)
 
 
-def test_the_same_seed_finds_the_same_and_another_searches_elsewhere(heavy: Tuned) -> None:
+def test_the_same_seed_finds_the_same_and_another_searches_elsewhere(heavy: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched, real = [], tuning.search
+
+    def kept_in_mind(*given_to_it, **more):
+        searched.append(real(*given_to_it, **more))
+        return searched[-1]
+
+    monkeypatch.setattr(tuning, "search", kept_in_mind)
     assert plain(tune(problem(12.0), EFFORT)) == plain(heavy)
-    assert plain(tune(problem(12.0), dataclasses.replace(EFFORT, seed=1))) != plain(heavy)
+    tune(problem(12.0), dataclasses.replace(EFFORT, seed=1))
+    first, other = (s.scores[:, 0].tolist() for s in searched)
+    assert first[0] == other[0], "both begin with the untuned controller"
+    assert first != other
 
 
 def test_what_is_claimed_is_what_the_heldout_seeds_show(heavy: Tuned) -> None:
@@ -83,8 +93,8 @@ def test_what_is_claimed_is_what_the_heldout_seeds_show(heavy: Tuned) -> None:
 
 def test_the_static_settings_are_the_best_of_their_grids_on_the_training_seeds(heavy: Tuned) -> None:
     train = problem(12.0).draws(EFFORT, heldout=False)
-    for side, timeout in ((heavy.static, None), (heavy.early, EARLY)):
-        grid = static_grid(LIMITS, timeout)
+    for side, timeouts in ((heavy.static, (None,)), (heavy.early, TIMEOUTS)):
+        grid = [s for timeout in timeouts for s in static_grid(LIMITS, timeout)]
         values = evaluate(noisy(), [s.candidate() for s in grid], train, TARGETS, LIMITS)[..., ATTAINMENT].mean(axis=1)
         assert values.max() == pytest.approx(values[grid.index(Static(**side.settings))], abs=1e-12)
 
@@ -97,8 +107,8 @@ def test_a_load_that_any_setting_carries_is_no_better_and_says_so() -> None:
 
 
 def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing_found(problem, space, draws, effort, ledger, say):
-        return Found([space.point(space.base)], np.zeros((1, SCORES)), [], [], 1)
+    def nothing_found(problem, space, draws, effort, ledger, say, starts):
+        return Found([space.point(space.base)], np.zeros((1, SCORES)), [], [], 1, [space])
 
     monkeypatch.setattr(tuning, "search", nothing_found)
     found = tune(problem(12.0), EFFORT)
@@ -112,15 +122,15 @@ def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_o
 def test_a_near_tie_is_no_reason_to_fall_back_to_the_static_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {}
 
-    def two_found(problem, space, draws, effort, ledger, say):
+    def two_found(problem, space, draws, effort, ledger, say, starts):
         low = space.point(space.base)
         points.update(best=low, near=np.clip(low + 1, space.low, space.high))
         scores = np.array([[0.950, 0.950, 0.1, 1.0, 0.1, 0.0], [0.945, 0.945, 0.9, 1.0, 0.1, 0.0]])
-        return Found(list(points.values()), scores, [], [], 2)
+        return Found(list(points.values()), scores, [], [], 2, [space, space])
 
     trained = np.array([0.947, 0.947, 0.5, 1.0, 0.1, 0.0])
     monkeypatch.setattr(tuning, "search", two_found)
-    monkeypatch.setattr(tuning, "best_static", lambda problem, draws, timeout, ledger: Trained(Static(512, 32, timeout), trained))
+    monkeypatch.setattr(tuning, "best_static", lambda problem, draws, timeouts, ledger: Trained(Static(512, 32, timeouts[0]), trained))
     assert isinstance(tune(problem(12.0), EFFORT).tuned.candidate.law, TrackerLaw)
 
 
@@ -179,7 +189,12 @@ def test_an_exact_tie_goes_to_more_goodput_then_to_the_lower_p99_gap(objective: 
 
 def test_a_load_that_is_met_all_over_is_not_tuned_into_a_slower_engine() -> None:
     kept = dataclasses.replace(problem(12.0), targets=(Target(5.0, 0.5),))
-    found = tune(kept, dataclasses.replace(EFFORT, heldout_seeds=2, sobol=32), free=("running_limit",), policy={"running_limit": 8.0})
+    found = tune(
+        kept,
+        dataclasses.replace(EFFORT, heldout_seeds=2, sobol=32),
+        free=("running_limit",),
+        policy={"running_limit": 8.0, "estimate": 1.0, "memory_price_s": 0.0},
+    )
     base, chosen = kept.scores([found.default.candidate, found.tuned.candidate], kept.draws(EFFORT, heldout=False))
     assert base[:3].tolist() == chosen[:3].tolist() == [1.0, 1.0, 1.0]
     assert chosen[3] > base[3], "it started at a slow setting, and a faster one keeps the promise as well"
@@ -198,7 +213,7 @@ def test_the_grid_is_the_one_of_the_start_up_flags() -> None:
 
 
 def test_a_static_setting_is_stock_and_its_timeout_counts_from_arrival() -> None:
-    law, policy = Static(512, 32).candidate()
+    law, policy, _ = Static(512, 32).candidate()
     assert (law, policy.order, policy.triage, policy.running_limit) == (StaticLaw(512.0), "fcfs", "none", 32.0)
     policy = Static(512, 32, 0.8).candidate().policy
     assert (policy.order, policy.triage, policy.timeout) == ("fcfs", "timeout", 0.8)

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
+from headway.controllers.fluid.threshold import SEARCHED
 from headway.models.plant import Batch, Plant
 
 LEAST_SLOPE_S = 1e-8
@@ -125,9 +127,29 @@ def budget(plant: Plant, decode: Any, kv_tokens: Any, make: Make, setpoint_s: An
     low, high, below_s, above_s = tokens[k], tokens[k + 1], times[k], times[k + 1]
     slope = jnp.maximum((above_s - below_s) / (high - low), LEAST_SLOPE_S)
     near = jnp.clip(low + (still[2] - below_s) / slope, 1.0, most)
+    near, slope, low, high, below_s = (checkpoint_name(x, SEARCHED) for x in (near, slope, low, high, below_s))
     there_s = duration(plant, batch_of(decode, kv_tokens, near, make), near.dtype)
     move = (setpoint_s - there_s) / slope
     reach = high - low  # past a jump the chord says nothing of how far
     least = jnp.where(below_s > still[2], -most, -reach)  # no room for a single token
     found = jnp.clip(near + move - lax.stop_gradient(move) + jnp.clip(lax.stop_gradient(move), least, reach), 0.0, most_tokens)
     return Budget(found, there_s + slope * (found - near))
+
+
+def at_least(plant: Plant, decode: Any, kv_tokens: Any, make: Make, found: Budget, least_tokens: Any) -> Budget:
+    """A budget with a floor: prompts go on where decodes alone fill the step, which is longer for it.
+
+    Args:
+        plant: the plant.
+        decode: requests that decode [requests].
+        kv_tokens: that they read [tokens].
+        make: of the prompt part.
+        found: without the floor.
+        least_tokens: the floor [tokens].
+
+    Returns:
+        Budget, its tokens at least the floor.
+    """
+    lifted = least_tokens > found.tokens
+    there_s = duration(plant, batch_of(decode, kv_tokens, jnp.maximum(least_tokens, 1.0), make), found.tokens.dtype)
+    return Budget(jnp.where(lifted, least_tokens, found.tokens), jnp.where(lifted, there_s, found.step_s))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from headway.controllers.fluid.admission import Places, gate, places
-from headway.controllers.fluid.budget import Make, both_times, budget
+from headway.controllers.fluid.budget import Make, at_least, both_times, budget
 from headway.controllers.fluid.state import Flow, Knobs, Masses, Now, Rows, Seen, Setting
 from headway.controllers.fluid.threshold import DEFICIT, MOST, Offers, fill, served
 
@@ -16,6 +16,8 @@ SHEDS = ("reject", "timeout")
 """Forms of triage that never serve who is late; what has begun is finished."""
 LEAST_MASS = 1e-4
 """Below this share of a request nothing is told of how far it is."""
+LEAST_CARRIED = 64.0
+"""Prompt tokens that a step is reckoned to carry at least: the engine measures its rate on such steps [tokens]."""
 FULL = 0.999
 """Share of all demand that is served where the budget is not binding: the threshold stays finite."""
 
@@ -70,10 +72,50 @@ def look(grid: Any, setting: Setting, rows: Rows, masses: Masses, flow: Flow, sl
     return Now(time_s, arrived, left, done, decoding, jnp.sum(decoding), kv, used, running, waiting)
 
 
-def offers(forms: Any, grid: Any, rows: Rows, masses: Masses, now: Now, flow: Flow, knobs: Knobs, setpoint_s: Any, steps: Any) -> Any:
+def given_up(forms: Any, grid: Any, rows: Rows, masses: Masses, now: Now, flow: Flow) -> Any:
+    """Share of each request that triage has shed by now: it waits no longer.
+
+    (1 - begun) (1 - clip((deadline - t - 2 steps) / width + 1/2, 0, 1)), begun = clip(computed / min(prompt, chunk), 0, 1)
+
+    Args:
+        forms: order and triage.
+        grid: of the run.
+        rows: live requests.
+        masses: what is done of them.
+        now: of this slot.
+        flow: from the last slot.
+
+    Returns:
+        Shares in [0, 1]; 0 for triage that sheds nobody.
+    """
+    if forms.triage not in SHEDS:
+        return jnp.zeros_like(now.left)
+    spare = rows.arrival_s + rows.ttft_s - now.time_s - 2.0 * flow.step_s
+    late = 1.0 - jnp.clip(spare / grid.triage_s + 0.5, 0.0, 1.0)
+    return late * (1.0 - begun(rows, masses, flow.make.chunk_tokens))
+
+
+def begun(rows: Rows, masses: Masses, chunk_tokens: Any) -> Any:
+    """Share of each request whose first chunk is computed: what has begun is finished, whatever triage says.
+
+    Args:
+        rows: live requests.
+        masses: what is done of them.
+        chunk_tokens: most prompt tokens of one request in a step [tokens].
+
+    Returns:
+        Shares in [0, 1].
+    """
+    first = jnp.maximum(jnp.minimum(rows.prompt, chunk_tokens), 1.0)
+    return jnp.clip(masses.progress * rows.prompt / first, 0.0, 1.0)
+
+
+def offers(
+    forms: Any, grid: Any, rows: Rows, masses: Masses, now: Now, flow: Flow, knobs: Knobs, setpoint_s: Any, steps: Any, carried: Any
+) -> Any:
     """What could be served, in which order, and what is late already.
 
-    slack = deadline - t - (max(left / chunk + 1/2, 1) estimate + 1) setpoint; key = slack - aging wait
+    slack = deadline - t - (max(left / carried + 1/2, 1) estimate + 1) setpoint; key = slack - aging wait + price prompt
 
     The mass of a request is split: a share clip(slack / width + 1/2, 0, 1) can still be on time, the rest is late. What
     is split has no jump, whatever triage does with the late part.
@@ -88,23 +130,28 @@ def offers(forms: Any, grid: Any, rows: Rows, masses: Masses, now: Now, flow: Fl
         knobs: of this slot.
         setpoint_s: [s].
         steps: in the slot.
+        carried: prompt tokens of one request that a step is reckoned to carry [tokens].
 
     Returns:
         Offers, their gate open, and the share of each request that can still be on time, shape (rows,).
     """
     middle_s = now.time_s + 0.5 * grid.slot_s
-    takes = (jnp.maximum(now.left / knobs.chunk_tokens + 0.5, 1.0) * knobs.estimate + 1.0) * setpoint_s
+    takes = (jnp.maximum(now.left / carried + 0.5, 1.0) * knobs.estimate + 1.0) * setpoint_s
     deadline_s = rows.arrival_s + rows.ttft_s
     slack = deadline_s - middle_s - takes
     wait = middle_s - rows.arrival_s
     early = _early(forms, grid, rows, knobs, slack, wait)
     key = {"slack": slack - knobs.aging_rate * wait, "edf": deadline_s - middle_s, "fcfs": -wait}[forms.order]
+    key = key if forms.order == "fcfs" else key + knobs.price_s * rows.prompt
     first = (rows.class_id == 0).astype(key.dtype)
     reach = knobs.chunk_tokens * steps
     beside = (first, flow.deficit, knobs.share, knobs.boost, None)
     if not grid.admission:
         demand = jnp.minimum(now.left, reach) * now.arrived
-        return Offers(key, demand * early, (1.0 - early) * demand, None, None, *beside), early
+        late = (1.0 - early) * demand
+        if forms.triage in SHEDS:
+            late = late * begun(rows, masses, carried)
+        return Offers(key, demand * early, late, None, None, *beside), early
     old = jnp.minimum((masses.begun - masses.progress) * rows.prompt, reach * masses.begun) * now.arrived
     new = (1.0 - masses.begun) * jnp.minimum(rows.prompt, reach) * now.arrived
     kept = 0.0 if forms.triage in SHEDS else 1.0
@@ -245,12 +292,17 @@ def slot_of(forms: Any, grid: Any, setting: Setting, schedule: Any, rows: Rows, 
     """
     masses, flow = state
     now = look(grid, setting, rows, masses, flow, slot)
-    knobs = schedule(Seen(jnp.sum(now.left * now.arrived), now.requests, now.used / setting.pool_tokens))
+    waits = now.left * now.arrived * (1.0 - given_up(forms, grid, rows, masses, now, flow))
+    knobs = schedule(Seen(jnp.sum(waits), now.requests, now.used / setting.pool_tokens))
     setpoint_s = setting.budget_s * (1.0 - knobs.margin)
     most = jnp.maximum(jnp.minimum(setting.max_tokens - now.requests, knobs.most_tokens), 1.0)
     allowed = budget(setting.plant, now.requests, now.kv_tokens, flow.make, setpoint_s, most)
+    if not (isinstance(knobs.least_tokens, float) and knobs.least_tokens == 0.0):  # a plant evaluated once more costs a slot a tenth
+        least = jnp.minimum(knobs.least_tokens, most)
+        allowed = at_least(setting.plant, now.requests, now.kv_tokens, flow.make, allowed, least)
     steps = grid.slot_s / allowed.step_s
-    offered, early = offers(forms, grid, rows, masses, now, flow, knobs, setpoint_s, steps)
+    carried = jnp.minimum(knobs.chunk_tokens, jnp.maximum(allowed.tokens, LEAST_CARRIED)) if forms.carried else knobs.chunk_tokens
+    offered, early = offers(forms, grid, rows, masses, now, flow, knobs, setpoint_s, steps, carried)
     wanted = places(setting, rows, now, knobs, offered, early, steps) if grid.admission else None
     room = allowed.tokens * steps
     took, threshold, gate_s = serve(forms, grid, offered, wanted, room, flow)

@@ -26,6 +26,8 @@ class Knobs:
         timeout: share of the TTFT target after which "timeout" sheds.
         running_limit: most requests running at once [requests].
         most_tokens: upper limit of the law's prefill budget [tokens].
+        least_tokens: lower limit of it; `most_tokens` goes before it [tokens].
+        price_s: slack that the cache of one prompt token is worth [s].
     """
 
     margin: Any = 0.15
@@ -39,13 +41,15 @@ class Knobs:
     timeout: Any = 1.0
     running_limit: Any = 256.0
     most_tokens: Any = 1e6
+    least_tokens: Any = 0.0
+    price_s: Any = 0.0
 
 
 class Seen(NamedTuple):
     """The load, as a schedule of knobs sees it.
 
     Args:
-        queued_tokens: prompt tokens that wait [tokens].
+        queued_tokens: prompt tokens still to be computed, of all who were not shed [tokens].
         running_requests: requests that decode [requests].
         kv_share: of the cache in use, in [0, 1].
     """

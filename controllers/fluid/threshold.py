@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+SEARCHED = "searched"
+"""Name of what was searched for: reverse mode keeps it when it computes a slot anew, so that nothing is searched for twice."""
 
 LEAST, MOST = -300.0, 100.0
 """Where a threshold may lie [s]."""
@@ -163,4 +167,4 @@ def root(f: Callable[[Any], Any], guess: Any, width_s: float) -> Any:
         return low, high, new, new - x, count + 1
 
     first = (jnp.full_like(start, LEAST), jnp.full_like(start, MOST), start, one * width_s, jnp.zeros((), jnp.int32))
-    return lax.while_loop(going, better, first)[2]
+    return checkpoint_name(lax.while_loop(going, better, first)[2], SEARCHED)

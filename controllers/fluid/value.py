@@ -19,8 +19,9 @@ from jax import lax
 
 from headway.controllers.fluid.budget import Make
 from headway.controllers.fluid.noise import StepNoise, step_noise
-from headway.controllers.fluid.slot import completed, slot_of
+from headway.controllers.fluid.slot import SHEDS, completed, slot_of
 from headway.controllers.fluid.state import Flow, Knobs, Masses, Rows, Seen, Setting
+from headway.controllers.fluid.threshold import SEARCHED
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
@@ -28,6 +29,8 @@ from headway.models.workload import Workload
 
 NEVER_S = 1e9
 """Arrival of the rows that fill up a window [s]."""
+GONE, LEAST_PART = 3.0, 0.02
+"""TTFT targets after its arrival from which a request takes a row only for what of it has begun, and the part of it that is nothing."""
 
 
 class Grid(NamedTuple):
@@ -49,7 +52,7 @@ class Grid(NamedTuple):
         rows: requests that may be live at once; the oldest are kept.
         segment: slots between two gatherings of the live requests.
         admission: whether cache and running limit can hold back who is new.
-        checkpoint: recompute on the way back instead of remembering: for reverse mode.
+        checkpoint: compute each slot anew on the way back instead of remembering it: for reverse mode.
         dtype: of the requests.
     """
 
@@ -75,11 +78,13 @@ class Forms(NamedTuple):
         order: "slack", "edf" or "fcfs".
         triage: "none", "defer", "reject" or "timeout".
         defer_s: by how much "defer" puts back who is late [s].
+        carried: whether a prompt's time is reckoned by what a step carries, as the engine does, or by chunks alone.
     """
 
     order: str = "slack"
     triage: str = "reject"
     defer_s: float = 10.0
+    carried: bool = True
 
 
 class FluidLoad(NamedTuple):
@@ -242,13 +247,11 @@ def fluid_value(
 
     run = lambda rows, state, slot: slot_of(forms, grid, setting, at, rows, state, slot)  # noqa: E731
     if grid.checkpoint:
-        run = jax.checkpoint(run)  # pyright: ignore[reportAssignmentType]
+        run = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names(SEARCHED))  # pyright: ignore[reportAssignmentType]
 
     def segment(state: Any, start: Any) -> tuple[Any, None]:
-        return _segment(grid, run, table, state, start), None
+        return _segment(grid, run, table, state, start, forms.triage in SHEDS), None
 
-    if grid.checkpoint:
-        segment = jax.checkpoint(segment)  # pyright: ignore[reportAssignmentType]
     starts = jnp.arange(grid.slots // grid.segment, dtype=jnp.int32) * grid.segment
     (masses, flow), _ = lax.scan(segment, _start(grid, len(table.prompt)), starts)
     return _result(load, masses, flow, grid)
@@ -273,12 +276,18 @@ def _start(grid: Grid, rows: int) -> Any:
     return Masses(none, none, none, none), flow
 
 
-def _segment(grid: Grid, run: Any, table: Rows, state: Any, start: Any) -> Any:
-    """Gather the live requests, oldest first, run some slots on them, and put them back."""
+def _segment(grid: Grid, run: Any, table: Rows, state: Any, start: Any, sheds: bool) -> Any:
+    """Gather the live requests, oldest first, run some slots on them, and put them back. Who was shed is not live for ever."""
     masses, flow = state
     last = len(table.prompt) - 1
     begin = start.astype(grid.dtype)
     live = (table.arrival_s < (begin + grid.segment) * grid.slot_s) & (masses.emitted < table.output - 0.05)
+    if sheds:
+        gone = begin * grid.slot_s > table.arrival_s + GONE * table.ttft_s
+        done, _ = completed(grid, masses.progress, masses.begun)
+        entered = masses.begun if grid.admission else jnp.where(masses.progress > LEAST_PART, 1.0, 0.0)
+        going_on = (entered - masses.progress > LEAST_PART) | (table.output * done - masses.emitted > 0.05)
+        live = live & (~gone | going_on)
     live = lax.stop_gradient(live)
     place = jnp.where(live, jnp.cumsum(live.astype(jnp.int32)) - 1, grid.rows)
     index = jnp.full(grid.rows, last, jnp.int32).at[place].set(jnp.arange(last + 1, dtype=jnp.int32), mode="drop")
