@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import qmc
 
 from benchmarks.prototypes import HIGH, LOW, START, UNIT, Case, case_of, fluid_of, grid_of, truth_of
 from benchmarks.table import Missing, Row, at_least, at_most, informs, shared_data
+from headway.controllers.exact_gradient import Differences
 from headway.experiments.descent import Course, descend
 from headway.experiments.tune import Effort, Problem, tune
 from headway.identification.fit import fit
@@ -34,19 +35,65 @@ LONG = 100_000
 """Iterations that no budget reaches."""
 
 
+class Ground(NamedTuple):
+    """What is raced on: the six numbers, or a schedule of each.
+
+    Args:
+        truth: the exact engine of a case, cut to the box.
+        knots: places of the load at which each number may have a value of its own.
+    """
+
+    truth: Callable[[Case], Differences]
+    knots: int = 1
+
+    def spread(self, numbers: np.ndarray) -> np.ndarray:
+        """The same numbers at every load.
+
+        Args:
+            numbers: shape (..., 6).
+
+        Returns:
+            Shape (..., 6 knots).
+        """
+        return np.repeat(numbers, self.knots, axis=-1)
+
+    def inside(self, unit: Any) -> np.ndarray:
+        """A point of the box.
+
+        Args:
+            unit: in the unit cube, shape (..., 6 knots).
+
+        Returns:
+            In the parameters' own scale, same shape.
+        """
+        low, high = self.spread(LOW), self.spread(HIGH)
+        return low + np.clip(np.asarray(unit, float), 0, 1) * (high - low)
+
+
+SIX = Ground(lambda case: truth_of(case, bounded=True))
+
+
 class Run:
     """One search: what it tries, its training value, and the CPU time at which it knew.
 
     Args:
         case: training workloads.
         budget_s: CPU time [s].
+        ground: what is raced on.
     """
 
-    def __init__(self, case: Case, budget_s: float) -> None:
+    def __init__(self, case: Case, budget_s: float, ground: Ground = SIX) -> None:
         """Start the clock."""
-        self.case, self.budget_s, self.exact = case, budget_s, truth_of(case, bounded=True)
-        self.best, self.value, self.known = START, -1.0, [(0.0, START)]
+        self.case, self.budget_s, self.ground, self.exact = case, budget_s, ground, ground.truth(case)
+        self.start, self.unit = ground.spread(START), ground.spread(UNIT)
+        self.best, self.value, self.known = self.start, -1.0, [(0.0, self.start)]
         self.began = time.process_time()
+
+    @property
+    def begin(self) -> np.ndarray:
+        """The start as a point of the unit cube."""
+        low, high = self.ground.spread(LOW), self.ground.spread(HIGH)
+        return (self.start - low) / (high - low)
 
     @property
     def spent_s(self) -> float:
@@ -68,7 +115,7 @@ class Run:
         """Training values; the best point is kept.
 
         Args:
-            points: in the parameters' own scale, shape (k, 6).
+            points: in the parameters' own scale, shape (k, 6 knots).
 
         Returns:
             Values, shape (k,).
@@ -92,31 +139,54 @@ class Run:
         return [point for spent, point in self.known if spent <= share * self.budget_s * 1.02][-1]
 
 
-def _inside(unit: Any) -> np.ndarray:
-    return LOW + np.clip(np.asarray(unit, float), 0, 1) * (HIGH - LOW)
+def first_look(run: Run, seed: int) -> None:
+    """The start and Sobol points, the same at every load, on a few seeds, the best of them on all.
 
-
-def _first_look(run: Run, seed: int) -> None:
-    """The start and Sobol points on a few seeds, the best of them on all."""
-    points = np.vstack([START, _inside(qmc.Sobol(6, rng=np.random.default_rng(seed)).random_base2(5)[:SOBOL])])
-    few = truth_of(Case([m[:ROUGH] for m in run.case.made], run.case.plant, run.case.spec), bounded=True)
+    Args:
+        run: the search's books.
+        seed: of everything that is drawn.
+    """
+    sobol = qmc.Sobol(len(START), rng=np.random.default_rng(seed)).random_base2(5)[:SOBOL]
+    points = np.vstack([run.start, run.ground.spread(SIX.inside(sobol))])
+    few = run.ground.truth(Case([m[:ROUGH] for m in run.case.made], run.case.plant, run.case.spec))
     run.scores(points[few.values(points).mean(1).argmax()])
 
 
-def _follow(run: Run, slopes: Callable[..., np.ndarray], course: Course, rng: np.random.Generator, share: float) -> None:
-    """Adam from the best point, every iterate's average scored, until a share of the budget is used up."""
-    passed = descend(run.best / UNIT, slopes, (LOW / UNIT, HIGH / UNIT), course, TRAIN, rng)
-    for k, point in enumerate(passed):
+def follow(run: Run, slopes: Callable[..., np.ndarray], course: Course, rng: np.random.Generator, share: float) -> None:
+    """Adam from the best point, every iterate's average scored, until a share of the budget is used up.
+
+    Args:
+        run: the search's books.
+        slopes: at a point in units, on some of the training seeds, per unit.
+        course: how far, how fast.
+        rng: chooses the seeds.
+        share: in (0, 1].
+    """
+    box = (run.ground.spread(LOW) / run.unit, run.ground.spread(HIGH) / run.unit)
+    for k, point in enumerate(descend(run.best / run.unit, slopes, box, course, TRAIN, rng)):
         if k % 2:  # the average; the iterate itself is rougher
-            run.scores(point * UNIT)
+            run.scores(point * run.unit)
         if not run.left(share):
             return
+
+
+def smooth_slopes(run: Run, fluid: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Callable[..., np.ndarray]:
+    """The fluid's slopes on some of the training seeds.
+
+    Args:
+        run: the search's books.
+        fluid: values and derivatives per seed.
+
+    Returns:
+        Slopes per unit.
+    """
+    return lambda point, part: fluid(point * run.unit, [m[part] for m in run.case.made])[1].mean(0) * run.unit
 
 
 def _exact_slopes(run: Run) -> Callable[..., np.ndarray]:
     def slopes(point: np.ndarray, part: np.ndarray) -> np.ndarray:
         some = Case([m[part] for m in run.case.made], run.case.plant, run.case.spec)
-        return truth_of(some, bounded=True).at(point * UNIT)[1].mean(0) * UNIT
+        return run.ground.truth(some).at(point * run.unit)[1].mean(0) * run.unit
 
     return slopes
 
@@ -133,10 +203,9 @@ def with_fluid(fluid: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Callable[
 
     def search(run: Run, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        _first_look(run, seed)
-        slopes = lambda point, part: fluid(point * UNIT, [m[part] for m in run.case.made])[1].mean(0) * UNIT  # noqa: E731
-        _follow(run, slopes, Course(LONG, 0.7, 4, 4), rng, FLUID_SHARE)
-        _follow(run, _exact_slopes(run), Course(LONG, 0.35, 8, 2), rng, 1.0)
+        first_look(run, seed)
+        follow(run, smooth_slopes(run, fluid), Course(LONG, 0.7, 4, 4), rng, FLUID_SHARE)
+        follow(run, _exact_slopes(run), Course(LONG, 0.35, 8, 2), rng, 1.0)
 
     return search
 
@@ -149,13 +218,13 @@ def with_differences(run: Run, seed: int) -> None:
         seed: of everything that is drawn.
     """
     rng = np.random.default_rng(seed)
-    _first_look(run, seed)
-    _follow(run, _exact_slopes(run), Course(LONG, 0.6, 4, 4), rng, FLUID_SHARE)
-    _follow(run, _exact_slopes(run), Course(LONG, 0.35, 8, 2), rng, 1.0)
+    first_look(run, seed)
+    follow(run, _exact_slopes(run), Course(LONG, 0.6, 4, 4), rng, FLUID_SHARE)
+    follow(run, _exact_slopes(run), Course(LONG, 0.35, 8, 2), rng, 1.0)
 
 
 def tpe(run: Run, seed: int) -> None:
-    """Tree-structured Parzen estimator, as the prototypes set it.
+    """Tree-structured Parzen estimator, as the prototypes set it: of a schedule each axis on its own.
 
     Args:
         run: the search's books.
@@ -164,16 +233,16 @@ def tpe(run: Run, seed: int) -> None:
     import optuna  # pyright: ignore[reportMissingImports]  # the extra bench
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True))
-    study.enqueue_trial({f"x{i}": float(x) for i, x in enumerate((START - LOW) / (HIGH - LOW))})
-    axes: dict[str, Any] = {f"x{i}": optuna.distributions.FloatDistribution(0, 1) for i in range(6)}
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, multivariate=run.ground.knots == 1))
+    study.enqueue_trial({f"x{i}": float(x) for i, x in enumerate(run.begin)})
+    axes: dict[str, Any] = {f"x{i}": optuna.distributions.FloatDistribution(0, 1) for i in range(len(run.start))}
     while run.left():
         trial = study.ask(axes)
-        study.tell(trial, float(run.scores(_inside([trial.params[name] for name in axes]))[0]))
+        study.tell(trial, float(run.scores(run.ground.inside([trial.params[name] for name in axes]))[0]))
 
 
 def cma_es(run: Run, seed: int) -> None:
-    """CMA-ES with a population of 10, as the prototypes set it; begun anew around the best where it has converged.
+    """CMA-ES, as the prototypes set it: a population of 10, of a schedule its own choice; begun anew around the best where it converged.
 
     Args:
         run: the search's books.
@@ -181,13 +250,14 @@ def cma_es(run: Run, seed: int) -> None:
     """
     import cma  # pyright: ignore[reportMissingImports]  # the extra bench
 
-    options = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1, "popsize": 10}
-    search = cma.CMAEvolutionStrategy((START - LOW) / (HIGH - LOW), 0.25, options)
+    options = {"bounds": [0, 1], "verbose": -9, "seed": seed + 1} | ({"popsize": 10} if run.ground.knots == 1 else {})
+    low, high = run.ground.spread(LOW), run.ground.spread(HIGH)
+    search = cma.CMAEvolutionStrategy(run.begin, 0.25, options)
     while run.left():
         asked = search.ask()
-        search.tell(asked, list(-run.scores(np.array([_inside(x) for x in asked]))))
+        search.tell(asked, list(-run.scores(np.array([run.ground.inside(x) for x in asked]))))
         if search.stop():
-            search = cma.CMAEvolutionStrategy((run.best - LOW) / (HIGH - LOW), 0.1, options)
+            search = cma.CMAEvolutionStrategy((run.best - low) / (high - low), 0.1, options)
 
 
 def at_random(run: Run, seed: int) -> None:
@@ -199,7 +269,7 @@ def at_random(run: Run, seed: int) -> None:
     """
     rng = np.random.default_rng(seed)
     while run.left():
-        run.scores(_inside(rng.random(6)))
+        run.scores(run.ground.inside(rng.random(len(run.start))))
 
 
 def race(budget_s: float = BUDGET_S, repetitions: int = REPETITIONS) -> Iterator[Row]:
@@ -240,13 +310,22 @@ def race(budget_s: float = BUDGET_S, repetitions: int = REPETITIONS) -> Iterator
     yield informs("race: compiling the fluid, not counted above", f"{compiled_s:.1f} CPU-s")
 
 
-def _searches() -> tuple[dict[str, Callable[[Run, int], None]], float]:
-    """All that race, compiled, and the CPU time that the fluid's compilation took [s]."""
+def need_peers() -> None:
+    """Find the searches that are raced against.
+
+    Raises:
+        Missing: one is not installed.
+    """
     try:
         import cma  # noqa: F401  # pyright: ignore[reportMissingImports]
         import optuna  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as gap:
         raise Missing(f"{gap.name} is not installed: pip install 'headway[bench]'") from None
+
+
+def _searches() -> tuple[dict[str, Callable[[Run, int], None]], float]:
+    """All that race, compiled, and the CPU time that the fluid's compilation took [s]."""
+    need_peers()
     small = case_of(RATE_RPS, 5, seeds=4)
     truth_of(small).values(START[None])
     fluid, began = fluid_of(small, grid_of(slot_s=0.1, width_s=0.3, admission=False)), time.process_time()

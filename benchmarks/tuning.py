@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.prototypes import HIGH, LOW, POINTS, SEEDS, UNIT, case_of, fluid_of, grid_of, truth_of
 from benchmarks.races import race, wall_time
+from benchmarks.schedules import schedule_gradient, schedule_race
 from benchmarks.table import Row, at_least, at_most, informs, run, shared_data
 from headway.controllers.exact_gradient import STEP
 from headway.controllers.fluid.gate import cosine, fluid_gate, noise_ceiling
@@ -95,4 +96,5 @@ def refused() -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("tuning", {"gradient": gradient, "refused": refused, "race": race, "wall": wall_time}))
+    parts = {"gradient": gradient, "refused": refused, "race": race, "wall": wall_time}
+    sys.exit(run("tuning", {**parts, "schedule": schedule_gradient, "schedule_race": schedule_race}))

@@ -44,12 +44,14 @@ class Course(NamedTuple):
         rate: of Adam, in units.
         batch: draws per gradient; 0 for half of them.
         every: iterates that are scored: each, or one in so many, their average beside them.
+        last: rate at the end, as a share of the rate: many numbers near their optimum would else go astray by their noise.
     """
 
     iterations: int
     rate: float = 0.6
     batch: int = 0
     every: int = 1
+    last: float = 1.0
 
 
 FLUID = Course(24, 0.7, 4, 4)
@@ -84,7 +86,8 @@ def descend(
     """
     low, high = box
     batch = min(course.batch or max(2, draws // 2), draws)
-    adam = optax.adam(course.rate, b1=0.8, b2=0.95, eps=1e-4)
+    rate = course.rate if course.last == 1.0 else optax.exponential_decay(course.rate, course.iterations, course.last)
+    adam = optax.adam(rate, b1=0.8, b2=0.95, eps=1e-4)
     point, average = start.copy(), start.copy()
     state = adam.init(point)
     for k in range(1, course.iterations + 1):
