@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headway.controllers.controller import Controller
-from headway.controllers.policy import Policy
+from headway.controllers.scheduled import at_rest
 from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
@@ -15,6 +14,8 @@ from headway.experiments.statistics import Estimate, mean_interval
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT, CLEAN
 from headway.models.signals import Limits, Target
+
+SCHEMA = "headway/ablation/1"
 
 LEARNING = ("kp", "ki", "kb", "eta", "gain")
 """Gains by which a law follows what it measures: with all of them 0 it stays where it starts."""
@@ -114,9 +115,12 @@ class Ablation(NamedTuple):
         """As plain JSON values.
 
         Returns:
-            Mapping by field name.
+            Mapping by field name, estimates as {"value", "ci95"}, and the sentences.
         """
-        return {**self._asdict(), "parts": [{**w._asdict(), "attainment": list(w.attainment), "clean": list(w.clean)} for w in self.parts]}
+        pair = lambda e: {"value": e.value, "ci95": [e.low, e.high]}  # noqa: E731
+        parts = [{**w._asdict(), "attainment": pair(w.attainment), "clean": pair(w.clean)} for w in self.parts]
+        plain = {"attainment": self.attainment, "off": list(self.off), "retuned": self.retuned, "draws": self.draws}
+        return {"schema": SCHEMA, **plain, "parts": parts, "sentences": self.sentences()}
 
 
 def ablation(
@@ -176,48 +180,55 @@ def variants_of(candidate: Candidate, static: Static, limits: Limits) -> tuple[l
     Returns:
         (variants, names of parts that are off already).
     """
-    law, policy = candidate
     found: dict[str, Variant | None] = {
-        "triage": _without_triage(law, policy),
-        "order": _without_order(law, policy),
-        "budget law": _without_law(law, policy, static),
-        "admission": _without_admission(law, policy, limits),
-        "load dependence": _without_learning(law, policy),
+        "triage": _without_triage(candidate),
+        "order": _without_order(candidate),
+        "budget law": _without_law(candidate, static),
+        "admission": _without_admission(candidate, limits),
+        "load dependence": _without_learning(candidate),
     }
     return [v for v in found.values() if v is not None], [part for part, v in found.items() if v is None]
 
 
-def _without_triage(law: Controller, policy: Policy) -> Variant | None:
-    if policy.triage == "none":
+def _without_triage(candidate: Candidate) -> Variant | None:
+    if candidate.policy.triage == "none":
         return None
-    return Variant("triage", "serving all in their turn", Candidate(law, dataclasses.replace(policy, triage="none")))
+    return Variant("triage", "serving all in their turn", candidate._replace(policy=dataclasses.replace(candidate.policy, triage="none")))
 
 
-def _without_order(law: Controller, policy: Policy) -> Variant | None:
+def _without_order(candidate: Candidate) -> Variant | None:
+    law, policy, gains = candidate
     if policy.order == "fcfs":
         return None
     triage, instead = policy.triage, "first come, first served"
     if triage in ("defer", "degrade"):  # these rank behind others, which stock order cannot
         triage, instead = "none", f"first come, first served, which cannot {policy.triage}"
-    return Variant("order", instead, Candidate(law, dataclasses.replace(policy, order="fcfs", triage=triage, **KEYED)))
+    unkeyed = gains.without("aging_rate", "share") if gains else None
+    return Variant("order", instead, Candidate(law, dataclasses.replace(policy, order="fcfs", triage=triage, **KEYED), unkeyed))
 
 
-def _without_law(law: Controller, policy: Policy, static: Static) -> Variant | None:
+def _without_law(candidate: Candidate, static: Static) -> Variant | None:
+    law, policy, gains = candidate
     if isinstance(law, StaticLaw):
         return None
-    return Variant("budget law", f"a budget of {static.token_budget:,} tokens", Candidate(StaticLaw(float(static.token_budget)), policy))
+    stock = Candidate(StaticLaw(float(static.token_budget)), policy, gains.without("margin") if gains else None)
+    return Variant("budget law", f"a budget of {static.token_budget:,} tokens", stock)
 
 
-def _without_admission(law: Controller, policy: Policy, limits: Limits) -> Variant | None:
+def _without_admission(candidate: Candidate, limits: Limits) -> Variant | None:
+    policy = candidate.policy
     if policy.admission == "none" and float(policy.running_limit) >= limits.max_seqs:
         return None
     free = dataclasses.replace(policy, admission="none", running_limit=float(limits.max_seqs))
-    return Variant("admission", f"the engine's own limit of {limits.max_seqs} requests", Candidate(law, free))
+    return Variant("admission", f"the engine's own limit of {limits.max_seqs} requests", candidate._replace(policy=free))
 
 
-def _without_learning(law: Controller, policy: Policy) -> Variant | None:
+def _without_learning(candidate: Candidate) -> Variant | None:
+    law, policy = at_rest(*candidate)
     moving = {name: 0.0 for name, gain in law.gains().items() if name in LEARNING and float(gain.value) != 0}
-    if not moving:
+    if not moving and candidate.gains is None:
         return None
+    instead = [f"a law that stays where it starts ({', '.join(moving)} 0)"] if moving else []
+    instead += ["the gains of an idle engine under every load"] if candidate.gains else []
     still = dataclasses.replace(law, **moving)  # pyright: ignore[reportArgumentType]  # every law is a dataclass
-    return Variant("load dependence", f"a law that stays where it starts ({', '.join(moving)} 0)", Candidate(still, policy))
+    return Variant("load dependence", " and ".join(instead), Candidate(still, policy))

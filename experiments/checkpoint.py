@@ -89,7 +89,7 @@ class Ledger:
         work = lambda: problem.scores(candidates, draws, stretch)  # noqa: E731
         if self.store is None:
             return work()
-        asked = (repr([(c.law.law, c.law.pack().tolist(), c.policy) for c in candidates]), *draw_parts(draws), stretch)
+        asked = (repr([(c.law.law, c.law.pack().tolist(), c.policy, c.gains) for c in candidates]), *draw_parts(draws), stretch)
         return self.answer(digest("scores", *asked), work)
 
     def close(self) -> None:

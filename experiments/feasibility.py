@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,46 @@ REACH = 8.0
 REPLICAS = (2, 3, 4, 6, 8)
 
 
-def feasibility(
+class Verdict(NamedTuple):
+    """What the bound says of a promise.
+
+    Args:
+        promise: share of the owed tokens that the strictest class is promised, in [0, 1].
+        most: attainment that no policy can exceed, in [0, 1].
+        changes: each by itself the smallest with which the bound no longer rules the promise out, in words such as "with 2 replicas".
+        said: what the bound gives away, in sentences.
+    """
+
+    promise: float
+    most: float
+    changes: tuple[str, ...]
+    said: tuple[str, ...]
+
+    @property
+    def ruled_out(self) -> bool:
+        """Whether no policy can keep the promise."""
+        return self.most < self.promise
+
+    def sentences(self) -> tuple[str, ...]:
+        """The verdict for the report.
+
+        Returns:
+            One sentence if the promise is not ruled out; else the verdict with the changes, and what the bound gives away.
+        """
+        asked = f"{100 * self.promise:g} %"
+        if not self.ruled_out:
+            return (f"{asked} is not ruled out: no policy can attain more than {100 * self.most:.1f} %",)
+        verdict = f"no policy can attain {asked}: at most {100 * self.most:.1f} %"
+        found = (
+            f"; it is not ruled out {', or '.join(self.changes)}" if self.changes else f"; no single change by a factor of {REACH:g} helps"
+        )
+        return (verdict + found, *self.said)
+
+
+def verdict_of(
     identified: IdentifiedPlant, workload: Workload, targets: tuple[Target, ...], limits: Limits, *, bin_s: float | None = None
-) -> tuple[str, ...]:
-    """What the bound says of a promise, in sentences for the report.
+) -> Verdict:
+    """Whether the bound rules a promise out, and what would change that.
 
     The promise is that of the strictest class, 1 - epsilon of the owed tokens. Each change is the smallest that the bound does not
     rule out, the others left as they are, so that it is needed, whatever the policy; whether it is enough only a run can say.
@@ -37,13 +74,12 @@ def feasibility(
         bin_s: as in `headway.experiments.bound.upper_bound` [s].
 
     Returns:
-        One sentence if the promise is not ruled out; else the verdict with the changes, and what the bound gives away.
+        Verdict; changes are looked for only where the promise is ruled out.
     """
     promise = 1 - min(t.epsilon for t in targets)
     bound = upper_bound(identified, workload, targets, limits, bin_s=bin_s)
-    asked = f"{100 * promise:g} %"
     if bound.attainment >= promise:
-        return (f"{asked} is not ruled out: no policy can attain more than {100 * bound.attainment:.1f} %",)
+        return Verdict(promise, bound.attainment, (), bound.said)
 
     def allowed(load: Workload, promised: tuple[Target, ...]) -> bool:
         return attainable(*relaxation_of(identified, load, promised, limits, bin_s=bin_s), promise)
@@ -55,10 +91,25 @@ def feasibility(
     ]
     if disaggregated(identified, workload, targets, limits, promise, bin_s=bin_s):
         changes.append("with prefill and decode on an engine each")
-    found = [text for text in changes if text]
-    verdict = f"no policy can attain {asked}: at most {100 * bound.attainment:.1f} %"
-    needed = f"; it is not ruled out {', or '.join(found)}" if found else f"; no single change by a factor of {REACH:g} helps"
-    return (verdict + needed, *bound.said)
+    return Verdict(promise, bound.attainment, tuple(text for text in changes if text), bound.said)
+
+
+def feasibility(
+    identified: IdentifiedPlant, workload: Workload, targets: tuple[Target, ...], limits: Limits, *, bin_s: float | None = None
+) -> tuple[str, ...]:
+    """`verdict_of` in sentences for the report.
+
+    Args:
+        identified: the plant with its residuals.
+        workload: requests.
+        targets: one per class.
+        limits: of the engine.
+        bin_s: as in `headway.experiments.bound.upper_bound` [s].
+
+    Returns:
+        As `Verdict.sentences`.
+    """
+    return verdict_of(identified, workload, targets, limits, bin_s=bin_s).sentences()
 
 
 WORDS = {"itl_s": "ITL", "ttft_s": "TTFT"}

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headway.controllers.policy import Policy
-from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
+from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.controllers.static import StaticLaw
+from headway.experiments.outcomes import outcomes_of
 from headway.experiments.statistics import Estimate, mean_interval
 from headway.models.goodput import EXPIRED, REJECTED, Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT, CLEAN
 from headway.models.signals import Limits, Target
+
+SCHEMA = "headway/fired/1"
 
 WATCHDOG = "the watchdog and its fallback guard a live engine: simulated runs have no fault that calls them (headway.engines.storm does)"
 """What is not among the parts, and why."""
@@ -120,6 +123,9 @@ ROWS = (
 """Parts of a policy that can be switched off alone."""
 
 
+FOLLOWED = {"class_shares": "share"}
+"""Fields of the policy whose schedule has another name."""
+
 ENGINE = ("preemption", "full cache", "prefix cache")
 """What the engine does beside them."""
 
@@ -152,11 +158,11 @@ class Fired:
         """As plain JSON values.
 
         Returns:
-            {"parts": [...], "runs", "sentence", "left_out"}.
+            {"schema", "parts": [...], "runs", "sentence", "left_out"}.
         """
         pair = lambda e: None if e is None else {"value": e.value, "ci95": [e.low, e.high]}  # noqa: E731
         rows = [{**p._asdict(), "brings": pair(p.brings), "brings_clean": pair(p.brings_clean), "fired": p.fired} for p in self.parts]
-        return {"parts": rows, "runs": self.runs, "sentence": self.sentence(), "left_out": WATCHDOG}
+        return {"schema": SCHEMA, "parts": rows, "runs": self.runs, "sentence": self.sentence(), "left_out": WATCHDOG}
 
 
 def fired(identified: IdentifiedPlant, candidate: Candidate, draws: list[Draw], targets: tuple[Target, ...], limits: Limits) -> Fired:
@@ -175,14 +181,14 @@ def fired(identified: IdentifiedPlant, candidate: Candidate, draws: list[Draw], 
     Returns:
         Fired.
     """
-    outcomes = [simulate(identified, candidate, d, targets, limits) for d in draws]
-    rows = [row for row in ROWS if row.on(candidate, limits)]
-    without = [candidate._replace(policy=_without(candidate.policy, row.off)) for row in rows]
+    outcomes = outcomes_of([(identified, candidate, d) for d in draws], targets, limits)
+    rows = [row for row in ROWS if row.on(candidate, limits) or any(_scheduled(candidate, field) for field in row.off)]
+    without = [_cleared(candidate, *row.off)._replace(policy=_without(candidate.policy, row.off)) for row in rows]
     # the engine as it starts up, with the rest of the controller on it
-    without.append(candidate._replace(law=StaticLaw(float(limits.max_tokens))))
+    without.append(_cleared(candidate, "margin")._replace(law=StaticLaw(float(limits.max_tokens))))
     ordered = candidate.policy.order != "fcfs"
     if ordered:
-        without.append(candidate._replace(policy=_stock_order(candidate.policy)))
+        without.append(_cleared(candidate, "aging_rate", "class_shares")._replace(policy=_stock_order(candidate.policy)))
     measures = evaluate(identified, [candidate, *without], draws, targets, limits)
     effect = lambda k: _effect(measures[0], measures[k])  # noqa: E731
     parts = [
@@ -205,6 +211,17 @@ def _of_engine(outcomes: list[Outcome], draws: list[Draw], limits: Limits) -> li
         (cached, spared, "prompt tokens spared"),
     )
     return [Part(name, on, int(times), unit, None, None, None) for name, (on, times, unit) in zip(ENGINE, counts, strict=True)]
+
+
+def _scheduled(candidate: Candidate, field: str) -> bool:
+    """Whether a number follows the load."""
+    return candidate.gains is not None and any(name.partition(".")[0] == FOLLOWED.get(field, field) for name in candidate.gains.names)
+
+
+def _cleared(candidate: Candidate, *fields: str) -> Candidate:
+    """The candidate without the schedules of some numbers, which would go before what these are switched off to."""
+    named = [FOLLOWED.get(field, field) for field in fields if _scheduled(candidate, field)]
+    return candidate._replace(gains=candidate.gains.without(*named)) if candidate.gains is not None and named else candidate
 
 
 def _without(policy: Policy, off: dict[str, Any]) -> Policy:

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
+from headway.controllers.simulator import Candidate, Draw, evaluate
 from headway.experiments.baseline import Static, best, static_grid
 from headway.experiments.capacity import capacity_factor, class_capacity_factors
 from headway.experiments.constraints import kept_json, seen_of
 from headway.experiments.contest import Side
+from headway.experiments.outcomes import outcomes_of
 from headway.experiments.problem import Effort, Problem
-from headway.experiments.robust import Robust, pooled, worlds
+from headway.experiments.robust import Robust, drawn_how, pooled, worlds
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.goodput import Outcome, summarise
 from headway.models.measures import ATTAINMENT, CLEAN
@@ -115,7 +116,7 @@ def contest(
     measures = evaluate(problem.identified, [c for c, _ in contenders], draws, problem.targets, problem.limits)
     sides, outcomes = [], []
     for (candidate, settings), rows in zip(contenders, measures, strict=True):
-        runs = [simulate(problem.identified, candidate, d, problem.targets, problem.limits) for d in draws]
+        runs = outcomes_of([(problem.identified, candidate, d) for d in draws], problem.targets, problem.limits)
         sides.append(Side(candidate, settings, rows, summarise(runs, problem.targets)))
         outcomes = outcomes or runs
     values, capacity_rps = [s.measures[:, _measure(problem)] for s in sides[:3]], None
@@ -152,7 +153,7 @@ def robust_json(problem: Problem, chosen: Candidate, static: Candidate, draws: l
         draws: held out.
 
     Returns:
-        {"kind", "tail", "plants", "controller", "best_static"}, the last two of the objective's own measure, of attainment
+        {"kind", "tail", "plants", "drawn", "controller", "best_static"}, the last two of the objective's own measure, of attainment
         where it is capacity; None where the problem is not robust.
     """
     robust = problem.robust
@@ -163,6 +164,7 @@ def robust_json(problem: Problem, chosen: Candidate, static: Candidate, draws: l
     runs = [evaluate(p, [chosen, static], part, problem.targets, problem.limits) for p in worlds(problem.identified, others)]
     values = pooled(np.concatenate(runs, axis=1)[..., _measure(problem)], robust)
     about = {"kind": robust.kind, "tail": robust.tail if robust.kind == "cvar" else None, "plants": robust.plants}
+    about["drawn"] = drawn_how(problem.identified)
     return {**about, "controller": float(values[0]), "best_static": float(values[1])}
 
 

@@ -11,13 +11,15 @@ import numpy as np
 
 from headway.controllers.simulator import Candidate, Draw
 from headway.experiments.promises import promised_runs
-from headway.experiments.robust import Robust, worlds
+from headway.experiments.robust import WORDS, Robust, drawn_how, worlds
 from headway.experiments.scaleout import map_runs
 from headway.experiments.statistics import Estimate, mean_interval
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT
 from headway.models.plant import Plant
 from headway.models.signals import Limits, Target
+
+SCHEMA = "headway/plant-error/1"
 
 ERRORS = (-0.10, -0.03, 0.03, 0.10)
 """Errors of floor and slopes, as shares of what was fitted; positive is slower than fitted."""
@@ -91,7 +93,7 @@ class PlantError:
         """As plain JSON values.
 
         Returns:
-            {"rows": [...], "holds_to", "lost_at", "drawn_held", "notes", "sentence"}.
+            {"schema", "rows": [...], "holds_to", "lost_at", "drawn_held", "notes", "sentence"}.
         """
         pair = lambda e: {"value": e.value, "ci95": [e.low, e.high]}  # noqa: E731
         rows = [
@@ -99,7 +101,7 @@ class PlantError:
             for r in self.rows
         ]
         plain = {"holds_to": self.holds_to, "lost_at": self.lost_at, "drawn_held": self.drawn_held, "notes": self.notes}
-        return {"rows": rows, **plain, "sentence": self.sentence()}
+        return {"schema": SCHEMA, "rows": rows, **plain, "sentence": self.sentence()}
 
 
 def scaled(plant: Plant, floor: float, slopes: float) -> Plant:
@@ -168,11 +170,7 @@ def plant_error(
         for (part, error, _), runs in zip(off, ran.results, strict=True)
     ]
     held = [r.lead.low > 0 for r in rows if r.part == "drawn"]
-    notes = (
-        ["coefficients are drawn each by itself, which is further apart than the trace allows"]
-        if held
-        else ["the plant has no intervals to draw from"]
-    )
+    notes = [f"plants are {WORDS[drawn_how(identified)]}"] if held else ["the plant has no intervals to draw from"]
     ladder = [r for r in rows if r.part == "all" and r.error >= 0]
     kept = next((k for k, r in enumerate(ladder) if not r.lead.low > 0), len(ladder))
     return PlantError(

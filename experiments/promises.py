@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headway.controllers.policy import RATE_TPS, pack_policy, pack_targets
+from headway.controllers.policy import RATE_TPS, pack_targets
+from headway.controllers.scheduled import Packed, pack_candidate
 from headway.controllers.simulator import STALL, Candidate, Draw, fresh_state, run_to_end
 from headway.models.goodput import FINISHED, REJECTED
 from headway.models.identified import IdentifiedPlant
@@ -74,10 +75,11 @@ def promised_runs(
     classes, steps = pack_targets(targets), (truth or identified.plant).pack()
     log = np.zeros((0, 12))
     for q, candidate in enumerate(candidates):
-        policy, law = pack_policy(candidate.policy, candidate.law, targets, limits, identified.plant), candidate.law.pack()
+        policy, law, schedule = pack_candidate(candidate, targets, limits, identified.plant)
         for m, drawn in enumerate(draws):
             s = fresh_state(drawn.workload, len(targets), limits, policy[RATE_TPS])
-            if not run_to_end(*s, policy, law, classes, steps, drawn.decode, drawn.mixed, 0.0, log):
+            own = Packed(policy.copy(), law.copy(), schedule)
+            if not run_to_end(*s, *own, classes, steps, drawn.decode, drawn.mixed, 0.0, log):
                 raise RuntimeError(STALL)
             measure(s.req, s.books, s.gaps, classes, found[q, m])
             found[q, m, [TTFT_MET, ITL_MET]] = _apart(s.req)

@@ -67,7 +67,7 @@ def load_on(
         return None
     arrival_s = FLOOD * (drawn.workload.arrival_s - drawn.workload.arrival_s[0])
     crowd = dataclasses.replace(drawn.workload, arrival_s=arrival_s, patience_s=None, cancel_s=None)
-    patient = Candidate(candidate.law, dataclasses.replace(candidate.policy, triage="none"))
+    patient = candidate._replace(policy=dataclasses.replace(candidate.policy, triage="none"))
     flooded = simulate(identified, patient, drawn._replace(workload=crowd), targets, limits, record_steps=STEPS)
     (capacity_rps, drawn_half), arriving_rps = flooded_rps(flooded), rate_of(outcomes)
     crowded = (flooded.status == FINISHED).sum() >= ROUNDS * flooded.largest[0]

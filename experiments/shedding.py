@@ -108,6 +108,7 @@ def clairvoyant_shedding(
     limits: Limits,
     *,
     slower: tuple[float, ...] = SLOWER,
+    choices: Sequence[Estimate] | None = None,
     bin_s: float | None = None,
 ) -> Shed:
     """Run policies on the requests that the estimate serves: a value that was reached, by knowing the workload beforehand.
@@ -119,6 +120,7 @@ def clairvoyant_shedding(
         targets: one per class.
         limits: of the engine.
         slower: reserves in step time to choose with.
+        choices: the estimate with each of these reserves, where they are known already.
         bin_s: as in `headway.experiments.estimate.estimate` [s].
 
     Returns:
@@ -128,7 +130,7 @@ def clairvoyant_shedding(
     waited_for = np.zeros(n, bool)
     if workload.after is not None:
         waited_for[workload.after[workload.after >= 0]] = True
-    choices = [estimate(identified, workload, targets, limits, factors=drawn[1:], slower=s, bin_s=bin_s) for s in slower]
+    choices = choices or [estimate(identified, workload, targets, limits, factors=drawn[1:], slower=s, bin_s=bin_s) for s in slower]
     plans = [(np.ones(n, bool), choices[0], slower[0])]
     plans += [(waited_for | ~(c.served < KEEP), c, s) for c, s in zip(choices, slower, strict=True)]
     found = []

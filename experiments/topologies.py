@@ -272,7 +272,7 @@ def _of_equal_length(draws: list[Draw]) -> list[Draw]:
 def _split_settings(problem: Problem, pools: Pools, base: Candidate, draws: list[Draw]) -> list[Setting]:
     """The candidate behind its policy under the best prefill budget, and the best stock budget with the best stock running limit."""
     most, full = problem.limits.max_tokens, problem.limits.max_seqs
-    decodes = Candidate(base.law, dataclasses.replace(base.policy, phases="mixed"))  # pyright: ignore[reportArgumentType]  # by @pytree
+    decodes = base._replace(policy=dataclasses.replace(base.policy, phases="mixed"))  # pyright: ignore[reportArgumentType]  # by @pytree
     led = [
         Setting("controller", _under(base.policy, b), decodes, {"prefill_budget": b, "law": type(base.law).law}) for b in _budgets(problem)
     ]

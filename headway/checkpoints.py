@@ -43,6 +43,37 @@ class CheckpointFile:
         self.path.unlink(missing_ok=True)
 
 
+class Held:
+    """A store that is kept when its search has ended, because more is to be done that a kill must not cost.
+
+    Args:
+        store: that is held.
+    """
+
+    def __init__(self, store: CheckpointFile) -> None:
+        """Hold it."""
+        self.load, self.save = store.load, store.save
+
+    def clear(self) -> None:
+        """Nothing yet: who holds it clears it."""
+
+
+def looks_of(output: Path) -> Path:
+    """Where what was found beside a result is kept until the output is written.
+
+    Args:
+        output: file that will be written at the end.
+
+    Returns:
+        A hidden file in the same folder.
+
+    Example:
+        >>> str(looks_of(Path("run/controller.json")))
+        'run/.controller.json.looks'
+    """
+    return output.with_name(f".{output.name}.looks")
+
+
 def checkpoint_of(output: Path) -> Path:
     """Where the checkpoint of an output lies.
 

@@ -8,15 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headway.checkpoints import CheckpointFile, checkpoint_of
+from headway.beside import looked, partly, share_of_tuning
+from headway.checkpoints import CheckpointFile, Held, checkpoint_of, looks_of
 from headway.controllers.policy import Policy
 from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate, draw, simulate
 from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
+from headway.experiments.beside import Beside
 from headway.experiments.certificate import certify
 from headway.experiments.constraints import Requirement
 from headway.experiments.contest import hull_warnings
+from headway.experiments.gain_forms import check_kind
 from headway.experiments.load import load_curve
 from headway.experiments.robust import Robust
 from headway.experiments.run import sha256_of, write_json, write_whole
@@ -32,7 +35,7 @@ from headway.loads import Load, read_plant
 from headway.models.engine import Engine
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits
-from headway.tuning import tuning_json
+from headway.tuning import tuning_json, with_schedule
 
 Progress = Callable[[str, float], None]
 
@@ -175,6 +178,8 @@ def tune_stage(
     require: tuple[Requirement, ...] = (),
     robust: Robust | None = None,
     curve: bool = True,
+    wanted: Beside = Beside(),  # noqa: B008  # immutable
+    schedule: str | None = None,
     progress: Progress | None = None,
 ) -> tuple[Tuned, ControllerRecord]:
     """Tune a controller and write it down with what is known of it.
@@ -192,37 +197,50 @@ def tune_stage(
         require: what the controller has to keep beside the objective.
         robust: how plants that the trace allows as well count; None for the fitted one alone.
         curve: compute goodput against load as well.
+        wanted: what to look at beside the result: its distance to the bound, what each part brings, and more.
+        schedule: kind of gain schedule to train from the tuned constants; None for none.
         progress: called with a label and a fraction.
 
     Returns:
         (result, record).
 
     Raises:
-        ValueError: an unknown objective or free number, a requirement or a policy that cannot be.
+        ValueError: an unknown objective, free number, look or schedule, a requirement or a policy that cannot be.
     """
+    wanted.check()
+    if schedule is not None:
+        check_kind(schedule)
     problem = Problem(identified, load.source, load.targets, limits, objective, require, robust)
     store = CheckpointFile(checkpoint_of(out)) if out is not None else None
-    tuned = tune(problem, effort, free=free, policy=policy, progress=progress, store=store)
+    tell = partly(progress, 0.0, share_of_tuning(wanted))
+    tuned = tune(problem, effort, free=free, policy=policy, progress=tell, store=None if store is None else Held(store))
+    done = share_of_tuning(wanted)
+    middle = (1 + done) / 2 if schedule is not None else done
+    candidate, followed = with_schedule(problem, effort, tuned, schedule, partly(progress, done, middle))
+    written = dataclasses.replace(tuned, tuned=dataclasses.replace(tuned.tuned, candidate=candidate))
+    sides = looked(problem, effort, written, wanted, free, out, partly(progress, middle, 1.0))
     shown = None
     if curve:
-        contenders = {"controller": tuned.tuned.candidate, "best_static": tuned.static.candidate, "best_timeout": tuned.early.candidate}
+        contenders = {"controller": candidate, "best_static": tuned.static.candidate, "best_timeout": tuned.early.candidate}
         draws = problem.draws(effort, heldout=True)[:12]
         shown = load_curve(identified, contenders, draws, load.targets, limits)
     file = {"file": plant_path.name, "sha256": sha256_of(plant_path) if plant_path.exists() else None}
     file["clock"] = identified.about.get("clock", "wall")
     workload = {"spec": load.spec, "rate_rps": load.rate_rps, "rows": load.rows, "requests": effort.requests}
     record = ControllerRecord(
-        tuned.tuned.candidate,
+        candidate,
         load.targets,
         limits,
         identified.plant,
         identified.hull,
         file,
         workload,
-        {**tuning_json(tuned, shown, load.notes), "certificate": _certificate(tuned, identified, load, limits)},
+        {**tuning_json(tuned, shown, load.notes, sides | followed), "certificate": _certificate(tuned, identified, load, limits)},
     )
     if out is not None:
         write_json(out, record.to_json())
+        for file in (checkpoint_of(out), looks_of(out)):
+            CheckpointFile(file).clear()
     return tuned, record
 
 

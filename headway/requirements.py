@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headway import units
-from headway.experiments.constraints import CEILINGS, CLASS, FLOORS, TIMES, Requirement
+from headway.experiments.constraints import CEILINGS, CLASS, FLOORS, TERCILE, TIMES, Requirement
 from headway.experiments.robust import KINDS, Robust
 
 EXAMPLE = "class.chat>=95%,shed<=2%,ttft_p99<=2s"
@@ -18,8 +18,9 @@ def parse_requirements(text: str) -> tuple[Requirement, ...]:
     """What a candidate has to keep.
 
     Args:
-        text: `name>=bound` or `name<=bound` by comma. attainment, clean, fair (worst class) and class.NAME are floors; shed, ttft_p99
-            and itl_p99, also as shed.NAME of one class, are ceilings. Shares are written 95% or .95, times 2s or 30ms.
+        text: `name>=bound` or `name<=bound` by comma. attainment, clean, fair (worst class), class.NAME and tercile.short, .middle or
+            .long (a third of the requests by their prompts) are floors; shed, ttft_p99 and itl_p99, also as shed.NAME of one class,
+            are ceilings. Shares are written 95% or .95, times 2s or 30ms.
 
     Returns:
         Requirements in order; classes are checked by `Requirement.check`.
@@ -37,9 +38,11 @@ def parse_requirements(text: str) -> tuple[Requirement, ...]:
         if match is None:
             raise ValueError(f"require {text!r}: expected name>=bound or name<=bound, found {part.strip()!r}; write for example {EXAMPLE}")
         name, of, sign, bound = match[1], match[2] or "", match[3], match[4]
-        known = [*FLOORS, *CEILINGS, CLASS]
+        known = [*FLOORS, *CEILINGS, CLASS, TERCILE]
         if name not in known:
-            raise ValueError(f"require {text!r}: unknown name {name!r}; {units.nearest(name, [*FLOORS, *CEILINGS, 'class.NAME'])}")
+            raise ValueError(
+                f"require {text!r}: unknown name {name!r}; {units.nearest(name, [*FLOORS, *CEILINGS, 'class.NAME', 'tercile.long'])}"
+            )
         requirement = Requirement(name, _bound(text, name, bound), of)
         wanted = ">=" if requirement.floor else "<="
         if sign != wanted:

@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headway.controllers.simulator import Candidate
+from headway.experiments.gain_training import BETTER, train_schedule
+from headway.experiments.problem import Effort, Problem
 from headway.experiments.tune import Tuned
 
+SCHEMA = "headway/tuning/1"
 
-def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str]) -> dict[str, Any]:
+BESIDE = ("bound", "ablation", "knees", "pareto", "plant_error", "fired", "schedule")
+"""What may stand beside a result, each with a schema of its own; null where it was not looked at."""
+
+
+def with_schedule(
+    problem: Problem, effort: Effort, tuned: Tuned, kind: str | None, progress: Callable[[str, float], None]
+) -> tuple[Candidate, dict[str, Any]]:
+    """The tuned candidate, or one whose gains follow the load, where that was asked for and is better on held-out seeds.
+
+    Args:
+        problem: what was tuned for.
+        effort: how much is spent.
+        tuned: the result of tuning.
+        kind: of schedule, one of `headway.experiments.gain_forms.KINDS`; None for constants.
+        progress: called with a label and a fraction in [0, 1].
+
+    Returns:
+        (candidate, what stands beside the result: empty, or the summary under "schedule").
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind is None:
+        return tuned.tuned.candidate, {}
+    found = train_schedule(problem, tuned.tuned.candidate, kind=kind, effort=effort, progress=progress)
+    return found.candidate if found.verdict == BETTER else tuned.tuned.candidate, {"schedule": found.to_json()}
+
+
+def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str], sides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The result of tuning as plain JSON values, without the controller itself.
 
     Args:
         tuned: the result.
         curve: goodput against load; None where it was not computed.
         notes: sentences on the load.
+        sides: what stands beside it, as `headway.experiments.beside.beside`; None where nothing was looked at.
 
     Returns:
         Fields by name, as `headway tune --json` shows them.
     """
     side = lambda s: s.to_json()  # noqa: E731
     return {
+        "schema": SCHEMA,
         "objective": tuned.problem.objective,
         "heldout": side(tuned.tuned),
         "best_static": side(tuned.static),
@@ -32,7 +66,7 @@ def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str]
         "gain_ci95": [tuned.gain.low, tuned.gain.high],
         "gain_over_timeout": tuned.gain_early.value,
         "gain_over_timeout_ci95": [tuned.gain_early.low, tuned.gain_early.high],
-        "bound": None,
+        **{name: (sides or {}).get(name) for name in BESIDE},
         "capacity_rps": tuned.capacity_rps,
         "outcome": tuned.outcome,
         "required": tuned.kept,

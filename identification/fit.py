@@ -16,7 +16,7 @@ from headway.identification.hardware.points import Hardware, hardware_findings
 from headway.identification.limits import limits_of
 from headway.identification.rows import KEPT, judge, select, used_rows
 from headway.identification.score import Score, score_rows
-from headway.identification.structures.bends import coefficient_intervals, polished
+from headway.identification.structures.bends import polished, sureness
 from headway.identification.structures.crossval import folds, out_of_fold
 from headway.identification.structures.families import curve_column, told_by_others
 from headway.identification.structures.intervals import kept_residuals, margin, margin_interval
@@ -101,8 +101,8 @@ def fit(
     doubts += _other(scored, wanted) if heldout else []
     say("bootstrap intervals", 0.7)
     rng = np.random.default_rng([seed, 0xF17])
-    interval = coefficient_intervals(found.learned, found.structure, trace.batch(), rng)
-    machine, doubtful = hardware_findings(found.learned.plant, interval, trace.batch(), selected & kept, hardware or Hardware())
+    sure = sureness(found.learned, found.structure, trace.batch(), rng)
+    machine, doubtful = hardware_findings(found.learned.plant, sure.interval, trace.batch(), selected & kept, hardware or Hardware())
     say("diagnostics", 0.85)
     excited, unmoved = _excited(trace, found)
     checked, findings = diagnose(
@@ -117,6 +117,7 @@ def fit(
             regime: None if found.identified.margin[regime] is None else margin_interval(r, epsilon, rng)
             for regime, r in found.residual.items()
         },
+        "correlation": sure.correlation,
         "excitation": excited,
         "diagnostics": checked,
         **machine,
@@ -137,7 +138,7 @@ def fit(
         "training": {"blocks": blocks, "where": {k: str(v) for k, v in (where or {}).items()}, "epsilon": epsilon, "seed": seed},
     }
     say("done", 1.0)
-    return dataclasses.replace(found.identified, interval=interval, about=about)
+    return dataclasses.replace(found.identified, interval=sure.interval, about=about)
 
 
 FAST_S, SLOW_S = 5e-5, 1.0

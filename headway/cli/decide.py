@@ -108,9 +108,26 @@ def tune(
     robust: Annotated[
         str | None, typer.Option("--robust", help="Tune for plants that the trace allows as well: mean, or cvar:25%, its worst runs.")
     ] = None,
+    bound: Annotated[
+        bool | None,
+        typer.Option(
+            "--bound/--no-bound",
+            help="Distance to the bound on longer and more windows, and the smallest change of a target out of reach; or none. "
+            "[default: two short windows]",
+        ),
+    ] = None,
+    look: Annotated[
+        str | None, typer.Option("--analyse", help="Look at more beside the result, by comma: knee, pareto, plant-error, parts; or all.")
+    ] = None,
     gradient: Annotated[
         str, typer.Option("--gradient", help="auto, fluid or exact: where the slopes come from; the fluid's pass a gate first.")
     ] = "auto",
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule", help="Train gains that follow the load, kept if held-out seeds speak for them: queued, load or network."
+        ),
+    ] = None,
     rate: Rate = None,
     rows: Rows = None,
     requests: Requests = None,
@@ -127,6 +144,7 @@ def tune(
 
     Example: headway tune plant.json --workload azure.csv --rate 13/s --target ttft=1s,itl=25ms
     """
+    from headway.beside import parse_looks
     from headway.experiments.tune import Effort
     from headway.loads import open_load, read_plant, with_limits
     from headway.pipeline import tune_stage
@@ -134,13 +152,13 @@ def tune(
     from headway.requirements import parse_requirements, parse_robust
 
     not_over_inputs("--out", out, [plant, workload, target])
-    changed, identified = parse_policy(policy or ""), read_plant(plant)
+    changed, identified, wanted = parse_policy(policy or ""), read_plant(plant), parse_looks(look, bound)
     asked = {"require": parse_requirements(require or ""), "robust": None if robust is None else parse_robust(robust, seed)}
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
     limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
     names = tuple(n.strip() for n in free.split(",") if n.strip()) if free else None
     effort = Effort(requests=load.requests(requests), seed=seed, heldout_most=HELDOUT_MOST, gradient=gradient)
-    told = {"objective": objective, "effort": effort, "free": names, "policy": changed, **asked}
+    told = {"objective": objective, "effort": effort, "free": names, "policy": changed, "wanted": wanted, "schedule": schedule, **asked}
     with progress_bar() as bar:
         _, record = tune_stage(plant, identified, load, limits, out, **told, progress=bar)  # pyright: ignore[reportArgumentType]
     show({"controller": record.to_json(), **record.tuning}, tune_lines(record.tuning, str(out)), as_json=json)
@@ -154,20 +172,39 @@ def analyse(
         list[int] | None,
         typer.Option("--delay", min=1, help="Steps from a command to its measurement; may be given more than once. [default: 1 and 2]"),
     ] = None,
+    gains: Annotated[
+        str | None, typer.Option("--gains", help="Look at the law with other numbers, as name=value by comma: margin=20%,ki=0.1.")
+    ] = None,
+    policy: Policy = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the controller with these numbers and a new certificate, to validate or export it.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if the law is refused.")] = False,
     json: Json = False,
 ) -> None:
     """Stability margins and limit cycles of the loop over the plant's operating points, and the certificate.
 
-    Example: headway analyse controller.json plant.json --delay 2
+    Example: headway analyse controller.json plant.json --delay 2 --gains margin=20%
     """
     from headway.experiments.analysis import analyse as analysis
     from headway.experiments.certificate import REFUSED
+    from headway.experiments.run import write_json
+    from headway.gains import by_hand, parse_gains, with_gains
     from headway.loads import read_controller, read_plant
+    from headway.policies import parse_policy
 
+    if out is not None:
+        not_over_inputs("--out", out, [controller, plant])
     record, identified = read_controller(controller), read_plant(plant)
-    data = analysis(record.candidate, identified, record.targets, record.limits, delay=tuple(sorted(set(delay or (1, 2))))).to_json()
-    show(data, analyse_lines(data), as_json=json)
+    moved, served = parse_gains(gains or "", record.candidate.law), parse_policy(policy or "")
+    delays, candidate = tuple(sorted(set(delay or (1, 2)))), with_gains(record.candidate, moved, served)
+    data = analysis(candidate, identified, record.targets, record.limits, delay=delays).to_json()
+    written = []
+    if out is not None:
+        changed = by_hand(record, identified, moved, served, delays=tuple(sorted({1, 2, *delays})))
+        write_json(out, changed.to_json())
+        written = [f"written    {out}; `headway validate {out} --plant {plant}` runs it"]
+    show(data, [*analyse_lines(data), *written], as_json=json)
     if check and data["verdict"] == REFUSED:
         raise typer.Exit(NOT_MET)
 

@@ -73,9 +73,7 @@ def pools(
     changed, identified = parse_policy(policy or ""), read_plant(plant)
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
     limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
-    base = default_candidate(identified, load.targets, limits)
-    base = base._replace(policy=dataclasses.replace(base.policy, **changed))  # pyright: ignore[reportArgumentType]  # by @pytree
-    base.policy.check()
+    base = default_candidate(identified, load.targets, limits, policy=changed)
     with progress_bar() as bar:
         data = compare_topologies(
             Problem(identified, load.source, load.targets, limits),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.cli.terminal import ms, percent, table
+from headway.cli.tuned import bound_summary
 from headway.cli.words import engine_line, note_lines, rows_line, settings_text, verdict_lines
 
 
@@ -37,6 +38,7 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         *_withheld(check),
         f"gain       share of tokens on time {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] over it, predicted on held-out seeds"
         f"{measured}; {early * 100:+.1f} % over it with a queue timeout",
+        *bound_summary(tuning),
         *verdict_lines(check),
     ]
     refused = ["the controller may not ship: export/refused.txt says why"] if "export/refused.txt" in data["export"] else []

@@ -1,13 +1,270 @@
-"""What tuning found beside its figures, in words: what is required and kept, what is left on other plants, how it was looked for."""
+"""What tuning found, in words that fit 80 columns: contenders, what is required and kept, the bound, what each part brings, the search."""
 
 from __future__ import annotations
 
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.cli.terminal import percent
+from headway.cli.sides import CLASS_TAILS, SIDE_ROWS, class_rows, event_rows
+from headway.cli.terminal import ms, percent, table
+from headway.tails import refusals
+
+DRAWN = {"jointly": "jointly, as the fit's bootstrap holds them", "apart": "one coefficient at a time, further apart than the trace allows"}
+"""How plants were drawn, by the word of `headway.experiments.robust`; not imported from there, since that would load JAX."""
+
+WIDTH = 79
+"""Columns that are written: a terminal of 80 breaks none of these lines."""
+
+HELD = "\N{NO-BREAK SPACE}"
+"""Between a number and its unit while lines are broken."""
+
+INDENT = 11
+"""Columns of the word that a line begins with."""
+
+TAIL_ROWS = (("TTFT p99", "ttft_s"), ("ITL p99", "itl_s"))
+"""Quantiles that are shown; others, and their intervals, are in the report and in the file."""
+
+CONTENDERS = {"controller": "controller", "best_static": "best static", "best_timeout": "+ timeout", "any_static": "any static"}
+"""Who has a knee; the last is the best start-up setting of each load."""
 
 
-def required_lines(tuning: dict[str, Any]) -> list[str]:
+def said(word: str, text: str) -> list[str]:
+    """A sentence behind its word, broken where a narrow terminal would.
+
+    Args:
+        word: that it begins with.
+        text: the sentence.
+
+    Returns:
+        Lines.
+
+    Example:
+        >>> said("knees", "a b")
+        ['knees      a b']
+    """
+    kept = re.sub(r"(?<=\d) (?=(?:ms|s|tokens|requests)\b|%)", HELD, text)
+    lines = textwrap.wrap(kept, WIDTH - INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+    return [f"{(word, '')[k > 0]:{INDENT - 1}} {line}".replace(HELD, " ") for k, line in enumerate(lines)]
+
+
+def noted(notes: Sequence[str]) -> list[str]:
+    """What should be known besides, broken where a narrow terminal would.
+
+    Args:
+        notes: sentences.
+
+    Returns:
+        Lines.
+    """
+    wrap = lambda text: textwrap.wrap(f"note: {text}", WIDTH, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)  # noqa: E731
+    return [line for text in notes for line in wrap(text)]
+
+
+def contest_table(sides: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Contenders side by side, narrow enough for a terminal of 80 columns.
+
+    Args:
+        sides: by heading, each as `headway simulate --json`.
+
+    Returns:
+        Lines; why a quantile is refused behind them.
+    """
+    every, all_of = list(sides.values()), lambda show: tuple(show(s) for s in sides.values())
+    rows: list[tuple[str, ...]] = [("", *sides)]
+    rows += [(label, *all_of(lambda s, n=name, f=show: f(s[n]))) for label, name, show in SIDE_ROWS if name != "throughput_tps"]
+    rows += event_rows(every)
+    rows += [(label, *all_of(lambda s, n=name: _p99(s, n))) for label, name in TAIL_ROWS]
+    rows.append(("longest gap", *all_of(lambda s: ms(s["max_gap_s"]))))
+    shown = {name: _only_p99(side) for name, side in sides.items()}
+    return [*table([*rows, *class_rows(every)]), *(line for why in refusals(shown, CLASS_TAILS) for line in said("", why))]
+
+
+def _p99(side: Mapping[str, Any], name: str) -> str:
+    """The 99th percentile; where it has no point, what it is at least."""
+    value, ends = side[name]["p99"], ((side.get("ci95") or {}).get(name) or {}).get("p99")
+    low = ends[0] if ends else None
+    return f"over {ms(low)}" if value is None and low is not None else ms(value)
+
+
+def _only_p99(side: Mapping[str, Any]) -> dict[str, Any]:
+    """What is refused of those quantiles that are shown."""
+    mine = lambda refused: {k: v for k, v in (refused or {}).items() if k in CLASS_TAILS}  # noqa: E731
+    classes = {name: {**of, "refused": mine(of.get("refused"))} for name, of in (side.get("classes") or {}).items()}
+    return {**side, "refused": mine(side.get("refused")), "classes": classes}
+
+
+def settings_lines(settings: Mapping[str, Any]) -> list[str]:
+    """What a person would set.
+
+    Args:
+        settings: value by name.
+
+    Returns:
+        Lines.
+    """
+    known = [f"{k}{HELD}{v:.4g}" if isinstance(v, float) else f"{k}{HELD}{v}" for k, v in settings.items() if v is not None]
+    return said("settings", ", ".join(known))
+
+
+def gain_lines(tuning: Mapping[str, Any]) -> list[str]:
+    """What was gained over both static settings.
+
+    Args:
+        tuning: as `headway tune --json`, without the controller.
+
+    Returns:
+        Two lines.
+    """
+    what = {"attainment": "of the tokens on time", "requests": "clean requests", "capacity": "capacity"}[tuning["objective"]]
+    over = lambda value, ends: f"{100 * value:+.1f} % [{_signed(ends[0])}, {_signed(ends[1])}]"  # noqa: E731
+    return [
+        f"gain       {over(tuning['gain'], tuning['gain_ci95'])} {what} over it, held out",
+        f"           {over(tuning['gain_over_timeout'], tuning['gain_over_timeout_ci95'])} over it with a queue timeout",
+    ]
+
+
+def bound_lines(tuning: Mapping[str, Any]) -> list[str]:
+    """How far the controller is from what nobody exceeds: what is proved, what is estimated, what was run.
+
+    Args:
+        tuning: as `headway tune --json`, without the controller.
+
+    Returns:
+        Lines; one where the bound was not looked at.
+    """
+    found = tuning.get("bound")
+    if not found:
+        return ["bound      not looked at; --bound does"]
+    many = f"{found['windows']} window{'s' * (found['windows'] != 1)}"
+    values = {
+        "attainment": "no policy attains more (proved): {share} of the bound",
+        "estimate": "a scheduler that knows the load (estimate, not proved)",
+    }
+    values |= {
+        "told_whom_to_shed": "the controller, told whom to shed (a run)",
+        "attained": "the controller; all on {many} of {requests:,} requests ({seconds:.0f} s)",
+    }
+    told = {**found, "share": percent(found["share"]), "many": many}
+    lines = [f"{('bound', '')[k > 0]:10} {percent(found[name]):>7}  {text.format(**told)}" for k, (name, text) in enumerate(values.items())]
+    return [*lines, *(_out_of_reach(found) if found["ruled_out"] else [])]
+
+
+def bound_summary(tuning: Mapping[str, Any]) -> list[str]:
+    """The same in few words, for the one screen that a run ends with.
+
+    Args:
+        tuning: as `headway tune --json`, without the controller.
+
+    Returns:
+        One line, two of a target out of reach; none where the bound was not looked at.
+    """
+    found = tuning.get("bound")
+    if not found:
+        return []
+    about = f"{percent(found['share'])} of what no policy exceeds (proved); one that knows the load: about {percent(found['estimate'])} (estimate)"
+    asked = f"{100 * found['promise']:g} %"
+    out = f"target     OUT OF REACH: no policy attains {asked}; `headway tune --bound` names the smallest change that helps"
+    return [f"bound      {about}", *([out] if found["ruled_out"] else [])]
+
+
+def _out_of_reach(found: Mapping[str, Any]) -> list[str]:
+    """A promise that nobody can keep, with the smallest changes that would do, where they were looked for."""
+    asked, most = f"{100 * found['promise']:g} %", percent(found["attainment"])
+    head = f"OUT OF REACH: no policy attains {asked} on these windows, at most {most}"
+    if found["changes"] is None:
+        return said("target", f"{head}; --bound names the smallest change that helps")
+    if not found["changes"]:
+        return said("target", f"{head}; whatever the noise: {found['verdict']}")
+    return [
+        *said("target", f"{head}; the smallest change with which it is not ruled out:"),
+        *(f"{'':{INDENT}}{text}" for text in found["changes"]),
+    ]
+
+
+def part_lines(tuning: Mapping[str, Any]) -> list[str]:
+    """What each part of the controller brings.
+
+    Args:
+        tuning: as `headway tune --json`, without the controller.
+
+    Returns:
+        A small table; nothing where it was not looked at.
+    """
+    found = tuning.get("ablation")
+    if not found:
+        return []
+    off = f"not in use: {', '.join(found['off'])}"
+    if not found["parts"]:
+        return said("parts", off)
+    rows: list[tuple[str, ...]] = [("what each brings, in points", "tokens on time", "clean")]
+    for part in found["parts"]:
+        value, (low, high) = part["attainment"]["value"], part["attainment"]["ci95"]
+        rows.append((part["part"], f"{_signed(value)} [{_signed(low)}, {_signed(high)}]", _signed(part["clean"]["value"])))
+    lines = [*table(rows, indent=" " * INDENT), *(said("", off) if found["off"] else [])]
+    return [f"{'parts':{INDENT}}{lines[0][INDENT:]}", *lines[1:]]
+
+
+def look_lines(tuning: Mapping[str, Any]) -> list[str]:
+    """What was looked at because it was asked for: knees, trade-off, plant error, parts that never acted.
+
+    Args:
+        tuning: as `headway tune --json`, without the controller.
+
+    Returns:
+        Lines.
+    """
+    lines = []
+    knees = (tuning.get("knees") or {}).get("of") or {}
+    if knees:
+        share = percent(next(iter(knees.values()))["share"], 0)
+        rows: list[tuple[str, ...]] = [(f"{share} on time up to, requests/s", "")]
+        rows += [(CONTENDERS.get(str(name), str(name)), _knee(one)) for name, one in knees.items()]
+        told = table(rows, indent=" " * INDENT)
+        lines += [f"{'knees':{INDENT}}{told[0][INDENT:]}", *told[1:]]
+    for word, key in (("trade", "pareto"), ("plant off", "plant_error"), ("acted", "fired")):
+        if tuning.get(key):
+            lines += said(word, tuning[key]["sentence"])
+    return lines
+
+
+def _knee(one: Mapping[str, Any]) -> str:
+    """A knee with its interval, or which end of the search it lies beyond."""
+    rate = f"{one['rate_rps']:.3g}"
+    if one["outcome"] != "found":
+        return f"{one['outcome']} {rate}"
+    ends = ["?" if end is None else f"{end:.3g}" for end in one["ci95_rps"]]
+    return f"{rate} [{', '.join(ends)}]"
+
+
+def _signed(share: float | None) -> str:
+    """A difference of shares in points."""
+    text = "?" if share is None or share != share else f"{100 * share:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text
+
+
+def schedule_lines(tuning: Mapping[str, Any]) -> list[str]:
+    """What gains that follow the load bring over constants.
+
+    Args:
+        tuning: as `headway tune --json`, without the controller.
+
+    Returns:
+        Lines; none where no schedule was asked for.
+    """
+    found = tuning.get("schedule")
+    if not found:
+        return []
+    what = f"{', '.join(found['names']) or 'no gain'} over {'the queue' if found['kind'] == 'queued' else 'queue, decodes and cache'}"
+    low, high = found["gain_ci95"]
+    figures = (
+        f"{percent(found['constant'])} > {percent(found['schedule'])}, {_signed(found['gain'])} [{_signed(low)}, {_signed(high)}] held out"
+    )
+    return [*said("schedule", f"{found['verdict']}: {figures}; {what}"), *said("", found["slopes"])]
+
+
+def required_lines(tuning: Mapping[str, Any]) -> list[str]:
     """Requirements, and what became of them on the held-out seeds.
 
     Args:
@@ -20,7 +277,7 @@ def required_lines(tuning: dict[str, Any]) -> list[str]:
     return [f"required   {one['said']}: {mark(one)}, held out" for one in tuning.get("required") or []]
 
 
-def search_lines(tuning: dict[str, Any]) -> list[str]:
+def search_lines(tuning: Mapping[str, Any]) -> list[str]:
     """How it was looked for: held-out seeds, slopes, other plants, what was taken over from a search that was interrupted.
 
     Args:
@@ -29,14 +286,17 @@ def search_lines(tuning: dict[str, Any]) -> list[str]:
     Returns:
         Lines; each sentence once.
     """
-    lines = [f"held out   {tuning['heldout_said']}"] if tuning.get("heldout_said") else []
-    lines += [f"slopes     {said}" for said in dict.fromkeys(tuning.get("slopes") or [])]
+    lines = said("held out", tuning["heldout_said"]) if tuning.get("heldout_said") else []
+    for sentence in dict.fromkeys(tuning.get("slopes") or []):
+        lines += said("slopes", sentence)
     robust = tuning.get("robust")
     if robust:
         of = "all runs" if robust["tail"] is None else f"the worst {percent(robust['tail'], 0)} of the runs"
-        lines.append(
-            f"robust     on {robust['plants']} other plants that the trace allows, mean of {of}: {percent(robust['controller'])}, "
-            f"best static {percent(robust['best_static'])}"
+        drawn = f", drawn {DRAWN[robust['drawn']]}" if robust.get("drawn") in DRAWN else ""
+        lines += said(
+            "robust",
+            f"on {robust['plants']} other plants that the trace allows{drawn}, mean of {of}: {percent(robust['controller'])}, "
+            f"best static {percent(robust['best_static'])}",
         )
     if tuning.get("resumed"):
         lines.append(f"resumed    {tuning['resumed']} answers of an interrupted search were taken over")

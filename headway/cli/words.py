@@ -8,7 +8,19 @@ from headway.cli.fitted import binding_lines, coefficient_lines, ends_text, stru
 from headway.cli.served import compared_lines, others_lines
 from headway.cli.sides import side_table
 from headway.cli.terminal import ms, percent, warning_lines
-from headway.cli.tuned import required_lines, search_lines
+from headway.cli.tuned import (
+    bound_lines,
+    contest_table,
+    gain_lines,
+    look_lines,
+    noted,
+    part_lines,
+    required_lines,
+    said,
+    schedule_lines,
+    search_lines,
+    settings_lines,
+)
 from headway.notes import ordered
 
 
@@ -227,25 +239,18 @@ def tune_lines(tuning: dict[str, Any], out: str | None) -> list[str]:
         "+ timeout": tuning["best_timeout"],
         "untuned": tuning["untuned"],
     }
-    low, high = tuning["gain_ci95"]
-    early = tuning["gain_over_timeout_ci95"]
-    what = {"attainment": "share of tokens on time", "requests": "clean requests", "capacity": "capacity"}[tuning["objective"]]
-    settings = "   ".join(
-        f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in tuning["heldout"]["settings"].items() if v is not None
-    )
+    better = "better" if tuning["outcome"] == "better" else "no better"
     lines = [
-        f"outcome    {tuning['outcome']} than the best static setting ({settings_text(tuning['best_static']['settings'])})"
-        if tuning["outcome"] == "better"
-        else f"outcome    no better than the best static setting ({settings_text(tuning['best_static']['settings'])})",
-        f"gain       {what} {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] over it, held out; "
-        f"{tuning['gain_over_timeout'] * 100:+.1f} % [{early[0] * 100:+.1f}, {early[1] * 100:+.1f}] over it with a queue timeout",
-        f"settings   {settings}",
-        *side_table({name: s["figures"] for name, s in sides.items()}),
+        f"outcome    {better} than the best static setting ({settings_text(tuning['best_static']['settings'])})",
+        *gain_lines(tuning),
+        *settings_lines(tuning["heldout"]["settings"]),
+        *contest_table({name: s["figures"] for name, s in sides.items()}),
     ]
     if tuning["capacity_rps"]:
-        lines.append("capacity   " + "   ".join(f"{k} {v:.2f}/s" for k, v in tuning["capacity_rps"].items()))
-    lines += [*required_lines(tuning), *search_lines(tuning)]
-    return [*lines, *warning_lines(tuning["warnings"]), *([f"written    {out}"] if out else [])]
+        lines += said("capacity", ", ".join(f"{k} {v:.2f}/s" for k, v in tuning["capacity_rps"].items()))
+    lines += [*required_lines(tuning), *bound_lines(tuning), *part_lines(tuning), *look_lines(tuning)]
+    lines += [*schedule_lines(tuning), *search_lines(tuning)]
+    return [*lines, *noted(tuning["warnings"]), *([f"written    {out}"] if out else [])]
 
 
 def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from headway.identification.structures.intervals import coefficient_interval
+from headway.identification.structures.intervals import coefficient_draws, ends_of
 from headway.identification.structures.ladder import thinned
 from headway.identification.structures.learn import Learned, Part, learn, rows_of
 from headway.identification.structures.robust import HUBER, LEAST_SPREAD, Law
@@ -79,8 +79,21 @@ def _used(structure: Structure, regime: str) -> set[str]:
     return {name for bend in BENDS if set(bend.terms) & set(getattr(structure, regime)) for name in shapes_of(bend, regime)}
 
 
-def coefficient_intervals(learned: Learned, structure: Structure, batch: Batch, rng: np.random.Generator) -> dict[str, tuple[float, float]]:
-    """95 % intervals by name of coefficient; none for a term that never occurred.
+class Sure(NamedTuple):
+    """How sure a fit is of its coefficients.
+
+    Args:
+        interval: 95 % interval by name, (lower, upper), each holding the value itself [the coefficient's unit].
+        correlation: of the coefficients of each law among each other, {"names": [...], "matrix": [[...]]}, as plain JSON values:
+            of those that the draws move, where there are two or more.
+    """
+
+    interval: dict[str, tuple[float, float]]
+    correlation: list[dict[str, Any]]
+
+
+def sureness(learned: Learned, structure: Structure, batch: Batch, rng: np.random.Generator) -> Sure:
+    """95 % intervals by name of coefficient, none for a term that never occurred, and how the coefficients go together.
 
     Args:
         learned: the fit.
@@ -89,13 +102,15 @@ def coefficient_intervals(learned: Learned, structure: Structure, batch: Batch, 
         rng: random numbers of this run.
 
     Returns:
-        (lower, upper) by name, each holding the value itself [its unit].
+        Sure.
     """
     found = learned.plant.coefficients()
     interval: dict[str, tuple[float, float]] = {}
+    correlation = []
     for part, law in zip(learned.parts, learned.laws, strict=True):
         names, wide = _with_shapes(learned, structure, part, law, batch)
-        ends = coefficient_interval(wide, rng)
+        draws = coefficient_draws(wide, rng)
+        ends = ends_of(draws)
         live = np.abs(wide.rows).max(axis=0) > 0
         for name, (low, high), here in zip(names, ends, live, strict=True):
             if here and name in found and np.isfinite(low):
@@ -104,7 +119,18 @@ def coefficient_intervals(learned: Learned, structure: Structure, batch: Batch, 
                 old = interval.get(name)
                 if old is None or new[1] - new[0] < old[1] - old[0]:  # a shape that two regimes tell: the surer of them
                     interval[name] = new
-    return interval | _thresholds(structure, learned, batch)
+        correlation += _together(names, [here and name in found for name, here in zip(names, live, strict=True)], draws)
+    return Sure(interval | _thresholds(structure, learned, batch), correlation)
+
+
+def _together(names: list[str], told: list[bool], draws: np.ndarray) -> list[dict[str, Any]]:
+    """The correlation of the coefficients of one law; shapes, which two laws may share, are left out."""
+    moving = draws.std(axis=0) > 1e-9 * np.abs(draws).max(axis=0, initial=0.0) if len(draws) else np.zeros(len(names), bool)
+    mine = [i for i, name in enumerate(names) if told[i] and moving[i] and not name.startswith("shape.")]
+    if len(mine) < 2:
+        return []
+    matrix = np.corrcoef(draws[:, mine].T)
+    return [{"names": [names[i] for i in mine], "matrix": [[round(float(x), 4) for x in row] for row in matrix]}]
 
 
 def _with_shapes(learned: Learned, structure: Structure, part: Part, law: Law, batch: Batch) -> tuple[list[str], Law]:

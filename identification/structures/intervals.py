@@ -55,7 +55,32 @@ def _starts(n: int, length: int, rng: np.random.Generator, draws: int) -> np.nda
 
 
 def coefficient_interval(law: Law, rng: np.random.Generator) -> np.ndarray:
-    """95 % intervals of a law's coefficients.
+    """95 % intervals of a law's coefficients, by `coefficient_draws`.
+
+    Args:
+        law: fitted to rows in time order.
+        rng: random numbers of this run.
+
+    Returns:
+        Lower and upper ends, shape (m, 2), in the coefficients' units; NaN for fewer than `FEWEST_FOR_INTERVAL` rows.
+    """
+    return ends_of(coefficient_draws(law, rng))
+
+
+def ends_of(draws: np.ndarray) -> np.ndarray:
+    """The ends that hold 95 % of some draws.
+
+    Args:
+        draws: shape (draws, m).
+
+    Returns:
+        Shape (m, 2); NaN where there is no draw.
+    """
+    return np.quantile(draws, [0.025, 0.975], axis=0).T if len(draws) else np.full((draws.shape[1], 2), np.nan)
+
+
+def coefficient_draws(law: Law, rng: np.random.Generator) -> np.ndarray:
+    """A law's coefficients as other stretches of the same trace would have given them, by bootstrap over blocks of steps.
 
     Each draw weighs the rows by how often the blocks drawn hold them, and takes one Newton step from the full fit:
     it minimises c' H c / 2 - c' (H c0 + g) over c >= 0, H the sum of psi' x x', g that of psi x, which are sums over
@@ -66,14 +91,14 @@ def coefficient_interval(law: Law, rng: np.random.Generator) -> np.ndarray:
         rng: random numbers of this run.
 
     Returns:
-        Lower and upper ends, shape (m, 2), in the coefficients' units; NaN for fewer than `FEWEST_FOR_INTERVAL` rows.
+        Shape (DRAWS, m), in the coefficients' units; (0, m) for fewer than `FEWEST_FOR_INTERVAL` rows.
 
     Source:
         Kuensch, The jackknife and the bootstrap for general stationary observations, 1989.
     """
     k, m = law.rows.shape
     if k < FEWEST_FOR_INTERVAL:
-        return np.full((m, 2), np.nan)
+        return np.zeros((0, m))
     size = np.sqrt((law.rows**2).mean(axis=0))
     size[size == 0] = 1.0
     length = block_length(law.residual)
@@ -85,7 +110,7 @@ def coefficient_interval(law: Law, rng: np.random.Generator) -> np.ndarray:
     for first, last in zip(begin, end, strict=True):
         system = (sums[last] - sums[first]).sum(axis=0)
         found.append(_solve(system[:, :m], system[:, m]))
-    return np.quantile(np.array(found) / size, [0.025, 0.975], axis=0).T
+    return np.array(found) / size
 
 
 def _sums_before(wanted: np.ndarray, law: Law, size: np.ndarray) -> np.ndarray:
