@@ -27,6 +27,10 @@ DRAWN = """() => {
 """Notes when each figure was last drawn."""
 
 
+SETTLED = """() => [...document.querySelectorAll('.dash-graph, main > section .plot')].every(plot => plot.querySelector('.main-svg'))"""
+"""Whether every figure of a page has been drawn."""
+
+
 def chromium() -> str | None:
     """The browser of this machine.
 
@@ -122,6 +126,19 @@ def opened(page: Any, address: str, name: str) -> float:
     if page.locator(".dash-graph").count():
         page.wait_for_selector(".js-plotly-plot .main-svg", timeout=PATIENCE_MS)
     return time.perf_counter() - began
+
+
+def photographed(page: Any, path: Path) -> None:
+    """Photograph a whole page, not before each of its figures is drawn.
+
+    Args:
+        page: the tab, with a page of the workbench or a report open.
+        path: of the picture; its folder is made.
+    """
+    page.wait_for_function(SETTLED, timeout=PATIENCE_MS)
+    page.wait_for_timeout(400)  # what a figure still lays out after its first stroke: legends, margins, the strip below
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=str(path), full_page=True)
 
 
 def drags(page: Any, knob: str, many: int) -> list[float]:

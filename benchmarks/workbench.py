@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from benchmarks.browser import WIDTHS, browser, drags, opened, served, tab
+from benchmarks.browser import WIDTHS, browser, drags, opened, photographed, served, tab
 from benchmarks.table import Row, at_most, informs, run
 from headway.demo import run_demo
 from headway.web.pages import PAGES
@@ -69,14 +69,12 @@ def long_trace() -> Iterator[Row]:
 
 def photographs() -> Iterator[Row]:
     """Every page at both widths, without a complaint of the browser's console."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
     with served(finished()) as address, browser() as made:
         for kind, width in WIDTHS.items():
             page, complaints = tab(made, width)
             for name in PAGES:
                 opened(page, address, name)
-                page.wait_for_timeout(1500)
-                page.screenshot(path=str(PICTURES / f"{name}-{width}.png"), full_page=True)
+                photographed(page, PICTURES / f"{name}-{width}.png")
             wide = page.evaluate("document.documentElement.scrollWidth")
             yield at_most(f"{kind}: complaints of the console over {len(PAGES)} pages", float(len(complaints)), 0.0)
             yield at_most(f"{kind}: width of the page beyond the window", float(wide - width), 0.0, "px")

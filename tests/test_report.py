@@ -57,19 +57,25 @@ def test_every_word_of_the_report(html: str) -> None:
 def test_every_section_is_there_in_order(html: str) -> None:
     places = [html.index(f'<section id="{key}"') for key in ("headline", "warnings", *SECTIONS)]
     assert places == sorted(places)
-    assert [title for title, _ in SECTIONS.values()] == [x for x in Read(html).lines if x[:2] in {f"{n} " for n in range(1, 10)}][
-        : len(SECTIONS)
-    ]
+    titles = [title for title, _ in SECTIONS.values()]
+    assert [x for x in Read(html).lines if x in titles] == titles * 2  # in the contents, and over their sections
+    assert [int(title.split()[0]) for title in titles] == list(range(1, len(titles) + 1))
+
+
+UNITS = r"ms$|, s$|%|requests|tokens|steps?,|engine steps|rad/step|dB$|deg$|part$|budget|share of"
+"""What an axis says of its unit; real and imaginary part have none."""
 
 
 def test_every_figure_has_a_sentence_and_axes_with_units(html: str) -> None:
     drawn = Read(html).figures()
-    assert len(drawn) == 10
-    assert len(re.findall(r"<figure><figcaption>[^<]{30,}</figcaption><div class=\"plot\"", html)) == len(drawn)
+    assert len(drawn) == 15
+    assert len(re.findall(r"<figure id=\"figure-[a-z-]+\"><figcaption>[^<]{30,}</figcaption><div class=\"plot\"", html)) == len(drawn)
     for figure in drawn:
         for name, axis in figure["layout"].items():
             if re.fullmatch(r"[xy]axis\d?", name) and axis.get("showticklabels", True):
-                assert re.search(r"ms$|, s$|%|requests|tokens|step,|budget|share of", axis["title"]["text"]), (name, axis["title"])
+                assert re.search(
+                    r"ms$|, s$|%|requests|tokens|steps?,|engine steps|rad/step|dB$|deg$|part$|budget|share of", axis["title"]["text"]
+                ), (name, axis["title"])
 
 
 def test_nothing_outside_is_asked_for(html: str) -> None:
@@ -109,7 +115,8 @@ def test_what_a_user_wrote_stays_text(found: Findings) -> None:
     hostile = page(dataclasses.replace(found, run=Path(f"runs/{HOSTILE}"), **parts))
     tags = Read(hostile).tags
     assert "img" not in tags
-    assert tags.count("script") == Read(plain).tags.count("script")
+    own = lambda read: read.tags.count("script") - len(read.figures())  # noqa: E731  # a law of that name has no margins to draw
+    assert own(Read(hostile)) == own(Read(plain))
     assert not [a for a, _ in Read(hostile).attributes if a.startswith("on")]
     assert all("<img" not in json.dumps(figure) for figure in Read(hostile).figures())
 
@@ -117,7 +124,14 @@ def test_what_a_user_wrote_stays_text(found: Findings) -> None:
 @pytest.mark.parametrize(
     ("without", "words"),
     [
-        (("trace.parquet",), {"plant": "headway run --resume RUN", "residuals": "trace.parquet is not there yet"}),
+        (
+            ("trace.parquet",),
+            {
+                "trace": "headway run --resume RUN",
+                "plant": "headway run --resume RUN",
+                "residuals": "trace.parquet is not there yet",
+            },
+        ),
         (
             ("validation.json",),
             {
@@ -128,7 +142,11 @@ def test_what_a_user_wrote_stays_text(found: Findings) -> None:
         ),
         (
             ("validation.json", "controller.json"),
-            {"load": "headway tune RUN/plant.json --workload logs/azure.csv", "gains": "controller.json is not there yet"},
+            {
+                "load": "headway tune RUN/plant.json --workload logs/azure.csv",
+                "margins": "headway tune RUN/plant.json",
+                "gains": "controller.json is not there yet",
+            },
         ),
         (
             ("validation.json", "controller.json", "trace.parquet", "manifest.json"),
@@ -168,7 +186,7 @@ WHOLE = (("plant", IDENTIFIED), ("controller", controller_json()), ("validation"
 PLACES = [(name, place) for name, value in WHOLE for place in places(value)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=14)
 @given(st.sampled_from(PLACES), st.booleans())
 def test_any_key_may_be_null_or_absent(found: Findings, where: tuple[str, tuple[str, ...]], gone: bool) -> None:
     name, place = where
@@ -179,7 +197,7 @@ def test_any_key_may_be_null_or_absent(found: Findings, where: tuple[str, tuple[
     inner[place[-1]] = None
     if gone:
         del inner[place[-1]]
-    other = dataclasses.replace(found, **{name: changed}, steps=None)
+    other = dataclasses.replace(found, **{name: changed}, steps=None, recorded=None)
     assert opening(other)
     assert all(body(other) for _, body in SECTIONS.values())
 

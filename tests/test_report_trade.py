@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headway.experiments.ablation import Ablation, Worth
 from headway.experiments.fired import Fired, Part
 from headway.experiments.knee import ABOVE, FOUND, Knee
 from headway.experiments.pareto import KINDS, front_of
@@ -15,7 +16,17 @@ from headway.experiments.plant_error import Off, PlantError
 from headway.experiments.run import without_nan
 from headway.experiments.statistics import Estimate
 from headway.report.text import NONE, change
-from headway.report.trade import error_table, fired_table, front_figure, knee_table, ladder_figure, points
+from headway.report.trade import (
+    ablation_sentence,
+    ablation_table,
+    error_table,
+    fired_table,
+    front_figure,
+    knee_table,
+    ladder_figure,
+    points,
+    reach_sentence,
+)
 from tests.test_pareto import tried
 
 LEAD = Estimate(0.02, 0.01, 0.03)
@@ -58,7 +69,7 @@ def test_plant_error_is_a_ladder_and_a_table() -> None:
         off("drawn", math.nan),
         off("drawn", math.nan),
     ]
-    error = written(PlantError(rows, 0.0, 0.1, 0.5, []).to_json())
+    error = written(PlantError(rows, 0.0, 0.1, 0.5, ["plants are drawn jointly"]).to_json())
     figure: Any = ladder_figure(error)
     assert [list(trace.x) for trace in figure.data] == [[0.0, 10.0]] * 2
     assert any(note.text == "lead lost" for note in figure.layout.annotations)
@@ -67,6 +78,7 @@ def test_plant_error_is_a_ladder_and_a_table() -> None:
     for cell in ("floor +3 %", f"slopes {change(-0.1, 0)}", "all times +10 %", "95.0 % [94.0, 96.0]", ">93.0 %<", "+2.0 [-1.0, 3.0]"):
         assert cell in text
     assert "2 drawn from the intervals" in text
+    assert "Plants are drawn jointly." in text, "how they were drawn"
     assert "least +2.0 points; above 0 on 50 %" in text
 
 
@@ -96,3 +108,44 @@ def test_parts_that_are_on_are_shown_with_what_they_bring() -> None:
 def test_a_difference_that_is_not_known_is_a_dash() -> None:
     assert points(None) == points({"value": None}) != ""
     assert points({"value": 0.01, "ci95": [None, None]}) == "+1.0"
+
+
+def test_what_parts_bring_is_a_table_and_a_sentence() -> None:
+    def worth(part: str, value: float, low: float, high: float) -> Worth:
+        return Worth(part, f"no {part}", 0.9, Estimate(value, low, high), Estimate(value / 2, low, high))
+
+    found = Ablation(
+        0.95,
+        (worth("triage", 0.06, 0.05, 0.07), worth("order", -0.02, -0.03, -0.01), worth("budget law", 0.001, -0.01, 0.02)),
+        ("admission",),
+        False,
+        20,
+    )
+    data = written(found.to_json())
+    text = plain(ablation_table(data))
+    for cell in (
+        "no triage",
+        "90.0 %",
+        "+6.0 [5.0, 7.0]",
+        "+3.0 [5.0, 7.0]",
+        "Not in use: admission",
+        "95.0 %",
+        "same 20 held-out workloads",
+    ):
+        assert cell in text
+    assert ablation_sentence(data) == (
+        "what brings tokens in time is triage (+6.0 points); tokens are lost by order (-2.0 points); no difference is shown for budget law"
+    )
+    assert ablation_sentence({}) == "no part is in use that could be taken out"
+
+
+def test_a_target_out_of_reach_is_a_sentence() -> None:
+    bound = {"ruled_out": True, "promise": 0.99, "attainment": 0.41, "changes": None}
+    assert reach_sentence({**bound, "ruled_out": False}) == ""
+    assert plain(reach_sentence(bound)).endswith("at most 41.0 %; `headway tune --bound` names the smallest change that helps")
+    assert reach_sentence({**bound, "changes": ["at 3 requests/s", "with 2 replicas"]}).endswith(
+        "ruled out at 3 requests/s, or with 2 replicas"
+    )
+    assert reach_sentence({**bound, "changes": [], "verdict": "99 % is not ruled out"}).endswith(
+        "whatever the noise, 99 % is not ruled out"
+    )

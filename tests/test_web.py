@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 
 pytest.importorskip("dash", reason="the workbench needs dash: pip install 'headway[web]'")
 
+from headway.cli.entry import main
 from headway.experiments.run import read_json, write_json
+from headway.loads import read_controller
 from headway.web import upload
 from headway.web.app import application, body
 from headway.web.asked import Asked
@@ -81,7 +84,12 @@ def test_every_page_of_a_run_that_has_only_a_plant_says_what_is_missing(tmp_path
 
 
 def test_what_goes_wrong_is_a_sentence_on_the_page(root: Root) -> None:
-    assert "azure.csv" in shown(root, "loop", "gone")[0]
+    text, page = shown(root, "loop", "gone")
+    assert "The closed loop cannot be simulated here" in text
+    assert "azure.csv" in text
+    assert "Gain margin" in text
+    assert "azure.csv" in shown(root, "goodput", "gone")[0]
+    assert 'className="fault"' not in str(page).replace("'", '"')
     assert "There is no page 'nothing'" in shown(root, "nothing")[0]
 
 
@@ -107,27 +115,50 @@ def test_a_link_holds_the_state_and_nonsense_in_it_is_ignored() -> None:
 def test_sliders_begin_where_the_controller_stands_and_move_its_gains(root: Root) -> None:
     record = View("whole", root.run("whole")).record()
     knobs = knobs_of(record.candidate, record.limits)
-    same, said = moved(record.candidate, knobs, {k.name: k.place for k in knobs})
-    assert said == ""
-    assert same == record.candidate
-    margin, _ = moved(record.candidate, knobs, {"margin": 0.4})
-    assert float(margin.law.margin) == 0.4  # pyright: ignore[reportAttributeAccessIssue]
-    slow, _ = moved(record.candidate, knobs, {"response": 2.0, "robustness": 70.0})
-    quick, _ = moved(record.candidate, knobs, {"response": 1.0, "robustness": 70.0})
-    assert slow.law.ki < quick.law.ki  # pyright: ignore[reportAttributeAccessIssue]
-    _, refused = moved(record.candidate, knobs, {"response": 0.05, "robustness": 84.0})
-    assert "phase margin" in refused
-    capped, _ = moved(record.candidate, knobs, {"chunk_tokens": 6.0})
-    assert float(capped.policy.chunk_tokens) == 64.0
+    same = moved(record.candidate, knobs, {k.name: k.place + 4e-5 for k in knobs})  # as an address rounds it
+    assert (same.candidate, same.options(), same.said) == (record.candidate, "", "")
+    margin: Any = moved(record.candidate, knobs, {"margin": 0.4})
+    assert float(margin.candidate.law.margin) == 0.4
+    assert margin.options() == " --gains margin=0.4"
+    slow: Any = moved(record.candidate, knobs, {"response": 2.0, "robustness": 70.0})
+    quick: Any = moved(record.candidate, knobs, {"response": 1.0, "robustness": 70.0})
+    assert slow.candidate.law.ki < quick.candidate.law.ki
+    assert "phase margin" in moved(record.candidate, knobs, {"response": 0.05, "robustness": 84.0}).said
+    capped: Any = moved(record.candidate, knobs, {"chunk_tokens": 6.0, "aging_rate": 1.5})
+    assert float(capped.candidate.policy.chunk_tokens) == 64.0
+    assert capped.options() == " --policy aging_rate=1.5,chunk_tokens=64"
+    assert {k.name: k.shown(11.0) for k in knobs}["chunk_tokens"] == "2,048 tokens"
+
+
+@pytest.mark.parametrize("places", [{}, {"margin": 0.3137, "delay": 2.0}, {"response": 0.9111, "robustness": 61.7, "chunk_tokens": 7.3}])
+def test_the_command_shown_gives_the_margins_of_the_page(
+    root: Root, places: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = look(View("whole", root.run("whole")), places)
+    program, *words = shlex.split(found.command)
+    monkeypatch.chdir(tmp_path)
+    assert program == "headway"
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["operating_points"]
+    least = min(rows, key=lambda row: row["gain_margin_db"])
+    assert {name: least[name] for name in found.margins} == found.margins
+    assert ("--gains" in found.command) == bool(places.keys() - {"delay"})
+    written = tmp_path / "moved.json"
+    assert written.exists() == ("--out" in found.command) == bool(places.keys() - {"delay"})
+    if written.exists():
+        record = View("whole", root.run("whole")).record()
+        knobs = knobs_of(record.candidate, record.limits)
+        assert read_controller(written).candidate == moved(record.candidate, knobs, places).candidate
 
 
 def test_figures_move_with_the_sliders(root: Root) -> None:
     view = View("whole", root.run("whole"))
     tight, loose = (look(view, {"margin": m}) for m in (0.5, 0.0))
-    assert tight.sentences["loop"] != loose.sentences["loop"]
-    assert set(tight.figures) == {"step", "nyquist", "bode", "loop"}
-    slower = look(view, {"delay": 2.0})
-    assert slower.sentences["nyquist"] != look(view, {}).sentences["nyquist"]
+    said = lambda looked, name: looked.panels[name].sentence  # noqa: E731
+    assert said(tight, "loop") != said(loose, "loop")
+    assert set(tight.panels) == {"step", "nyquist", "bode", "loop"}
+    assert said(look(view, {"delay": 2.0}), "nyquist") != said(look(view, {}), "nyquist")
+    assert "--delay 2" in look(view, {"delay": 2.0}).command
 
 
 def test_the_report_and_the_page_say_the_same(root: Root) -> None:

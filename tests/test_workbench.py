@@ -1,7 +1,12 @@
-"""The workbench in Chromium: pages without a complaint, sliders that move figures, uploads good and broken, and axe-core's eye."""
+"""The workbench and the report in Chromium: pages without a complaint, sliders that move figures, uploads, and axe-core's eye.
+
+Every page is photographed at both widths, light and dark, and the report as well, also as it is printed. Where HEADWAY_ARTEFACTS names
+a folder the pictures are kept there, PAGE-WIDTH-light.png and so on; else they go with the test's temporary folder.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +17,9 @@ import pytest
 pytest.importorskip("dash", reason="the workbench needs dash: pip install 'headway[web]'")
 pytest.importorskip("playwright", reason="browser tests need playwright, which the developer's extra brings")
 
-from benchmarks.browser import WIDTHS, browser, chromium, drags, opened, served, tab
+from benchmarks.browser import WIDTHS, browser, chromium, drags, opened, photographed, served, tab
 from headway.experiments.run import read_json, write_json
+from headway.report import write_report
 from headway.web.pages import PAGES
 from tests.small_run import write_run
 
@@ -22,8 +28,6 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="no Chromium on the path; Debian: apt-get install chromium"),
 ]
 RECIPE = "poisson:rate=10/s,prompt=400,output=geometric(60)"
-ARTEFACTS = os.environ.get("HEADWAY_ARTEFACTS")
-"""Folder for the pictures of the pages; none are kept without it."""
 GRAVE = ("serious", "critical")
 
 
@@ -34,6 +38,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(place / name)
         controller = read_json(place / name / "controller.json")
         write_json(place / name / "controller.json", {**controller, "workload": {**controller["workload"], "spec": RECIPE}})
+    steps = [
+        {"step": k, "step_time_s": 0.02 + 0.01 * (k % 40 == 7), "token_budget": 256, "setpoint_s": 0.02, "margin": 0.2} for k in range(900)
+    ]
+    (place / "live").mkdir()
+    (place / "live" / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
     return place
 
 
@@ -44,22 +53,42 @@ def address(runs: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kept = os.environ.get("HEADWAY_ARTEFACTS")
+    return Path(kept) if kept else tmp_path_factory.mktemp("pictures")
+
+
+@pytest.fixture(scope="module")
 def chrome() -> Iterator[Any]:
     with browser() as made:
         yield made
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("kind", WIDTHS)
-def test_every_page_opens_without_a_complaint_and_fits_its_window(address: str, chrome: Any, kind: str) -> None:
-    page, complaints = tab(chrome, WIDTHS[kind])
+def test_every_page_opens_without_a_complaint_and_fits_its_window(address: str, chrome: Any, kind: str, dark: bool, pictures: Path) -> None:
+    page, complaints = tab(chrome, WIDTHS[kind], dark=dark)
     for name in PAGES:
         opened(page, address, name)
-        page.wait_for_timeout(800)
+        picture = pictures / f"{name}-{WIDTHS[kind]}-{'dark' if dark else 'light'}.png"
+        photographed(page, picture)
+        assert picture.stat().st_size > 10_000
         assert page.locator(".fault").count() == 0, page.locator(".fault").first.inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[kind]
-        if ARTEFACTS:
-            Path(ARTEFACTS).mkdir(parents=True, exist_ok=True)
-            page.screenshot(path=f"{ARTEFACTS}/{name}-{WIDTHS[kind]}.png", full_page=True)
+    assert complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", WIDTHS)
+def test_the_report_is_drawn_whole_and_fits_its_window(runs: Path, chrome: Any, kind: str, dark: bool, pictures: Path) -> None:
+    page, complaints = tab(chrome, WIDTHS[kind], dark=dark)
+    page.goto(write_report(runs / "one").as_uri())
+    photographed(page, pictures / f"report-{WIDTHS[kind]}-{'dark' if dark else 'light'}.png")
+    assert page.locator("figure .main-svg").count() >= page.locator("figure").count() > 15
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[kind]
+    if kind == "desktop" and not dark:
+        page.pdf(path=str(pictures / "report.pdf"), format="A4")
+        assert (pictures / "report.pdf").read_bytes().startswith(b"%PDF")
     assert complaints == []
 
 
@@ -72,6 +101,8 @@ def test_a_slider_moves_the_figures_and_writes_itself_into_the_address(address: 
     assert page.locator('[id*="knob-value"]').all_inner_texts() != shown
     assert page.locator("figcaption").all_inner_texts() != before
     assert "margin=0.2" in page.url
+    command = page.locator(".command code").first.inner_text()
+    assert "--gains margin=0.2" in command
     page.goto(page.url)
     page.wait_for_selector(".js-plotly-plot .main-svg")
     assert page.locator('[id*="knob-value"]').all_inner_texts() != shown
@@ -128,7 +159,7 @@ def test_a_measured_trace_that_is_dropped_becomes_a_run(address: str, chrome: An
     assert complaints == []
 
 
-def test_axe_finds_nothing_grave(address: str, chrome: Any) -> None:
+def test_axe_finds_nothing_grave(address: str, chrome: Any, runs: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core comes with the developer's extra").Axe()
     found = []
     for dark in (False, True):
@@ -137,4 +168,7 @@ def test_axe_finds_nothing_grave(address: str, chrome: Any) -> None:
             opened(page, address, name)
             grave = [fault for fault in axe.run(page).response["violations"] if fault["impact"] in GRAVE]
             found += [(name, dark, fault["id"], fault["nodes"][0]["html"][:160]) for fault in grave]
+        page.goto(write_report(runs / "one").as_uri())
+        grave = [fault for fault in axe.run(page).response["violations"] if fault["impact"] in GRAVE]
+        found += [("report", dark, fault["id"], fault["nodes"][0]["html"][:160]) for fault in grave]
     assert found == []

@@ -109,7 +109,10 @@ def _of_rows(found: Findings) -> list[str]:
         return []
     if not aside:
         return [f"{read}, none set aside"]
-    return [read] + [f"{count(n)} rows set aside as {reason}: {REASONS.get(reason, 'no reason known')}" for reason, n in aside.items()]
+    return [read] + [
+        f"{count(n)} {'row' if n == 1 else 'rows'} set aside as {reason}: {REASONS.get(reason, 'no reason known')}"
+        for reason, n in aside.items()
+    ]
 
 
 def _of_shedding(found: Findings) -> list[str]:

@@ -13,19 +13,21 @@ from headway.experiments.run import RunFolder, read_json
 from headway.identification.readers import read_trace
 from headway.identification.rows import KEPT, judge, used_rows
 from headway.identification.structures.lag import Lag, neighbours_of
-from headway.identification.trace import BLOCK_ROWS, Trace
-from headway.models.identified import IdentifiedPlant
+from headway.identification.trace import Trace
+from headway.models.identified import Hull, IdentifiedPlant
+from headway.report.recorded import Recorded, recorded, spread
+from headway.report.text import number
 
 REGIMES = ("decode", "mixed")
-
-MOST_ROWS = 40_000
-"""Rows of a trace that are judged and drawn; of a longer one, whole blocks spread evenly over it."""
 
 INSIDE = (0.05, 0.95)
 """Quantiles of the plant's residuals that bound its 90 % band."""
 
 FEWEST = 20
 """Residuals below which a regime gets no band."""
+
+WINDOW = 400
+"""Steps that the closed loop opens with."""
 
 
 def dig(value: Any, *keys: str) -> Any:
@@ -58,6 +60,26 @@ def timeline_of(side: Any) -> dict[str, list[float]]:
     n = len(columns["end_s"])
     whole = {k: v for k, v in columns.items() if isinstance(v, list) and len(v) == n and None not in v}
     return whole if {"end_s", "step_time_s"} <= whole.keys() else {}
+
+
+def window_of(timeline: Mapping[str, Any]) -> tuple[int, int, str]:
+    """The stretch of a closed loop to open with: the one in which the loop had most to do.
+
+    Args:
+        timeline: of `timeline_of`, not empty.
+
+    Returns:
+        (first step, last step, why these).
+    """
+    n = len(timeline["end_s"])
+    bound = np.asarray(timeline.get("binding") or np.zeros(n), float) == 3
+    if n <= WINDOW:
+        return 0, n - 1, "all there are"
+    if not bound.any():
+        return 0, WINDOW - 1, "the first ones"
+    total = np.concatenate([[0], np.cumsum(bound)])
+    first = int(np.argmax(total[WINDOW:] - total[:-WINDOW]))
+    return first, first + WINDOW - 1, "the stretch in which the token budget was the limit most often"
 
 
 def distribution_of(side: Any, name: str) -> tuple[list[float], list[float | None]]:
@@ -123,6 +145,7 @@ class Findings:
         validation: of validation.json; None if it is not there yet.
         manifest: of manifest.json; empty if there is none.
         steps: the trace against the plant; None if there is no trace.
+        recorded: the trace as its own figures need it; None if there is no trace.
         refusal: why the controller may not be exported; None if nothing says so.
     """
 
@@ -132,6 +155,7 @@ class Findings:
     validation: dict[str, Any] | None
     manifest: dict[str, Any]
     steps: Steps | None
+    recorded: Recorded | None = None
     refusal: str | None = None
 
     def band(self, regime: str) -> tuple[float, float] | None:
@@ -148,6 +172,12 @@ class Findings:
             return None
         low, high = np.quantile(np.asarray(stored, float), INSIDE)
         return float(low), float(high)
+
+    @property
+    def hull(self) -> Hull | None:
+        """Operating points that the plant was fitted on; None where the file does not say."""
+        known = {name: number(dig(self.plant, "hull", name)) for name in Hull.__annotations__}
+        return None if None in known.values() else Hull(**known)  # pyright: ignore[reportArgumentType]  # none is None
 
     @property
     def targets(self) -> list[dict[str, Any]]:
@@ -194,18 +224,21 @@ def collect(run: Path) -> Findings:
     except ValueError as error:
         raise ValueError(f"{folder.file('fit')}: {error}") from None
     controller, validation = (_mapping(folder.file(s)) if folder.file(s).exists() else None for s in ("tune", "validate"))
-    steps = steps_of(read_trace(folder.file("trace")), identified) if folder.file("trace").exists() else None
+    trace = read_trace(folder.file("trace")) if folder.file("trace").exists() else None
+    rows = recorded(trace) if trace is not None else None
+    steps = steps_of(trace, identified, rows) if trace is not None else None
     refused = folder.file("export") / "refused.txt"
     refusal = refused.read_text(encoding="utf-8").strip() if refused.is_file() else None
-    return Findings(run, plant, controller, validation, folder.manifest(), steps, refusal)
+    return Findings(run, plant, controller, validation, folder.manifest(), steps, rows, refusal)
 
 
-def steps_of(trace: Trace, identified: IdentifiedPlant) -> Steps:
+def steps_of(trace: Trace, identified: IdentifiedPlant, judged: Recorded | None = None) -> Steps:
     """Hold a trace against a plant, on the rows that the row rules keep and that the fit was asked to take.
 
     Args:
         trace: measured steps.
         identified: the plant.
+        judged: the same trace, its rows judged; None judges them here.
 
     Returns:
         Steps.
@@ -215,22 +248,14 @@ def steps_of(trace: Trace, identified: IdentifiedPlant) -> Steps:
         selected = trace.matching(chosen)
     except ValueError:  # the trace of the run folder holds the chosen rows only, or lacks the column to choose by
         selected = np.ones(len(trace), bool)
-    part = _blocks(len(trace))
+    part = spread(len(trace))
     some = dataclasses.replace(trace, frame=trace.frame[part]) if len(part) < len(trace) else trace
-    reason = judge(some)
+    reason = judge(some) if judged is None else judged.reason
     kept = np.flatnonzero((reason == KEPT) & selected[part])
     batch, predicted = some.batch(), np.asarray(identified.plant.step_time_s(some.batch()), float)
     predicted = predicted * Lag.from_json(identified.about.get("lag")).factor(predicted, neighbours_of(some))
     rows = used_rows(reason, selected[part], trace.aside)
     return Steps(part[kept], some.step_time_s[kept], predicted[kept], batch.prefill_tokens[kept] > 0, rows, len(trace))
-
-
-def _blocks(n: int) -> np.ndarray:
-    """Numbers of the rows to look at: all, or whole blocks spread evenly."""
-    if n <= MOST_ROWS:
-        return np.arange(n)
-    starts = BLOCK_ROWS * np.linspace(0, n // BLOCK_ROWS - 1, MOST_ROWS // BLOCK_ROWS).round().astype(int)
-    return (starts[:, None] + np.arange(BLOCK_ROWS)).ravel()
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from headway.experiments.batches import BatchCurve
 from headway.report.axes import blank, log_axis, mark
-from headway.report.text import count, percent
-from headway.report.theme import LIGHT
+from headway.report.text import count, number, percent
+from headway.report.theme import LIGHT, faint
 
 COLLAPSED = 0.9
 """Share of the best goodput below which a larger batch is said to have collapsed."""
@@ -47,7 +48,8 @@ def against_batch(curve: BatchCurve, controller_tps: float | None = None) -> go.
     figure.add_vline(x=best, line={"color": LIGHT["soft"], "width": 1.5, "dash": "dot"})
     figure.update_xaxes(title_text="running limit, requests", **log_axis(1, max(float(curve.running_limit[-1]), 2.0)))
     figure.update_yaxes(title_text="tokens/s", rangemode="tozero")
-    mark(figure, f"most at {best}", x=math.log10(max(best, 1)), y=0.02, xanchor="left", yanchor="bottom", colour=LIGHT["soft"])
+    side = "right" if math.log(best) > 0.6 * math.log(max(float(curve.running_limit[-1]), 2.0)) else "left"
+    mark(figure, f"most at {best}", x=math.log10(best), y=0.02, xanchor=side, yanchor="bottom", colour=LIGHT["soft"])
     return figure
 
 
@@ -103,26 +105,44 @@ def runs_against_load(runs: Mapping[str, Mapping[str, Sequence[float | None]]]) 
     return figure
 
 
-def bound_bars(attainment: Mapping[str, float], bound: float) -> go.Figure:
-    """Attainment of each contender against what no policy can exceed.
+BOUND_ROWS: tuple[tuple[str, str, str, float], ...] = (
+    ("attained", "tuned controller", "tuned", 1.0),
+    ("told_whom_to_shed", "told whom to shed", "timeout", 0.3),
+    ("estimate", "estimate, not proved", "soft", 0.3),
+)
+"""What stands beside the bound: field, label, role of the colour, how strong."""
+
+
+def bound_bars(bound: Mapping[str, Any]) -> go.Figure:
+    """Attainment against what no policy can exceed, all on the same windows.
 
     Args:
-        attainment: by contender, in words, in [0, 1].
-        bound: in [0, 1].
+        bound: as `headway.experiments.distance.Distance.to_json`.
 
     Returns:
-        The figure.
+        The figure; what is not the controller as it runs is pale.
     """
-    figure = blank(90 + 46 * len(attainment))
-    names, roles = list(attainment)[::-1], {"tuned controller": "tuned", "best static": "static", "static + queue timeout": "timeout"}
-    values = [100 * attainment[name] for name in names]
+    known = [(100 * v, label, role, strong) for key, label, role, strong in BOUND_ROWS[::-1] if (v := number(bound.get(key))) is not None]
+    most = 100 * float(bound["attainment"])
+    figure = blank(110 + 46 * len(known))
     figure.add_bar(
-        x=values, y=names, orientation="h", marker={"color": [LIGHT[roles.get(n, "soft")] for n in names]},
-        text=[f"{v:.1f} %" for v in values], textposition="auto", hovertemplate="%{y}: %{x:.2f} %<extra></extra>",
-    )  # fmt: skip
-    figure.add_vline(x=100 * bound, line={"color": LIGHT["ink"], "width": 2, "dash": "dash"})
-    mark(figure, f"bound {100 * bound:.1f} %", x=100 * bound, y=1.0, xanchor="right", yanchor="bottom")
-    low = max(0.0, min(*values, 100 * bound) - 10)
-    figure.update_xaxes(title_text="attainment, % of owed tokens", range=[low, 101])
+        x=[value for value, *_ in known],
+        y=[label for _, label, _, _ in known],
+        orientation="h",
+        marker={
+            "color": [faint(LIGHT[role], strength) for _, _, role, strength in known],
+            "line": {"color": [LIGHT[role] for _, _, role, _ in known], "width": 1.5},
+        },
+        text=[f"{value:.2f} %" for value, *_ in known],
+        textposition="inside",
+        insidetextanchor="end",
+        insidetextfont={"color": [LIGHT["paper"] if strength == 1.0 else LIGHT["ink"] for _, _, _, strength in known]},
+        hovertemplate="%{y}: %{x:.2f} %<extra></extra>",
+    )
+    figure.add_vline(x=most, line={"color": LIGHT["ink"], "width": 2, "dash": "dash"})
+    mark(figure, f"bound {most:.2f} %", x=most, y=1.0, xanchor="right", yanchor="bottom")
+    least = min([value for value, *_ in known] + [most])
+    room = max(most - least, 1.0)
+    figure.update_xaxes(title_text="attainment, %", range=[max(0.0, least - 2 * room), most + 0.1 * room])
     figure.update_layout(showlegend=False, margin={"t": 30})
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from headway.report.axes import blank, mark
-from headway.report.text import digits
+from headway.report.text import digits, percent
 from headway.report.theme import LIGHT
 
 SETTLED = 0.05
@@ -42,6 +42,21 @@ def step_response(steps: np.ndarray, setpoint: np.ndarray, disturbance: np.ndarr
     return figure
 
 
+def unanswered() -> go.Figure:
+    """What stands where an unstable loop has no answer to a step, so that the place of the answer is kept while gains move.
+
+    Returns:
+        A figure that says so.
+    """
+    figure = blank(300)
+    figure.add_annotation(
+        text="unstable: no answer", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font={"color": LIGHT["bad"], "size": 18}
+    )
+    figure.update_xaxes(visible=False)
+    figure.update_yaxes(visible=False)
+    return figure
+
+
 def bode(omega: np.ndarray, magnitude_db: np.ndarray, phase_deg: np.ndarray, margins: dict[str, Any]) -> go.Figure:
     """Bode's curves of the opened loop, with gain and phase margin.
 
@@ -64,15 +79,18 @@ def bode(omega: np.ndarray, magnitude_db: np.ndarray, phase_deg: np.ndarray, mar
         figure.add_shape(type="line", xref=xref, yref=yref, line={"color": LIGHT["line"], "width": 1, "dash": "dot"}, **ends)
     axis = {"type": "log", "range": [math.log10(omega[0]), math.log10(omega[-1])], "dtick": 1}
     least = max(float(np.min(magnitude_db)), LOWEST_DB)
+    ends_deg = [min(float(np.min(phase_deg)), -180.0) - 8, max(float(np.max(phase_deg)), -90.0) + 8]
     figure.update_layout(
-        xaxis={**axis, "title": {"text": "frequency, rad/step (3.14 is a cycle in two steps)"}, "anchor": "y2"},
+        xaxis={**axis, "title": {"text": "frequency, rad/step"}, "anchor": "y2"},
         xaxis2={**axis, "matches": "x", "anchor": "y", "showticklabels": False, "ticks": ""},
         yaxis={"title": {"text": "gain, dB"}, "domain": [0.55, 1.0], "anchor": "x2", "range": [least - 3, max(float(np.max(magnitude_db)), 3) + 3]},
-        yaxis2={"title": {"text": "phase, deg"}, "domain": [0.0, 0.45], "anchor": "x", "dtick": 90},
+        yaxis2={"title": {"text": "phase, deg"}, "domain": [0.0, 0.45], "anchor": "x", "range": ends_deg, "dtick": 45 if np.ptp(ends_deg) < 300 else 90},
     )  # fmt: skip
-    said = ", ".join(f"{name} {digits(margins.get(key), 3)} {unit}" for name, key, unit in (("gain margin", "gain_margin_db", "dB"), ("phase margin", "phase_margin_deg", "deg")) if margins.get(key) is not None)  # fmt: skip  # noqa: E501
+    said = "<br>".join(f"{name} {digits(margins.get(key), 3)} {unit}" for name, key, unit in (("gain margin", "gain_margin_db", "dB"), ("phase margin", "phase_margin_deg", "deg")) if margins.get(key) is not None)  # fmt: skip  # noqa: E501
     if said:
-        figure.add_annotation(text=said, x=0.01, xref="paper", y=0.57, yref="paper", xanchor="left", yanchor="bottom", showarrow=False)
+        figure.add_annotation(
+            text=said, x=0.01, xref="paper", y=0.57, yref="paper", xanchor="left", yanchor="bottom", align="left", showarrow=False
+        )
     return figure
 
 
@@ -104,7 +122,7 @@ def nyquist(real: np.ndarray, imaginary: np.ndarray) -> go.Figure:
     figure.add_scatter(
         x=[-1, real[at]], y=[0, imaginary[at]], mode="lines", line={"color": LIGHT["bad"], "width": 1.5}, name="nearest", hoverinfo="skip"
     )
-    mark(figure, f"{distance[at]:.2f} from -1", x=-1, y=0.02, xanchor="left", yanchor="bottom", colour=LIGHT["soft"])
+    mark(figure, f"{distance[at]:.2f} from -1", x=-1, y=0.53, xanchor="right", yanchor="bottom", colour=LIGHT["soft"])
     figure.update_xaxes(title_text="real part", range=[-2.2, 1.6])
     figure.update_yaxes(title_text="imaginary part", range=[-2.0, 2.0], scaleanchor="x")
     return figure
@@ -124,17 +142,18 @@ def response_sentence(steps: np.ndarray, setpoint: np.ndarray, disturbance: np.n
     settled = _settled(steps, setpoint - setpoint[-1])
     gone = _settled(steps, disturbance - disturbance[-1])
     over = max(float(np.max(setpoint)) - 1.0, 0.0)
-    text = f"A change of the setpoint is answered within {SETTLED:.0%} after {settled} steps"
-    text += f", with an overshoot of {over:.0%}." if over > 0.005 else ", without overshoot."
+    text = f"A change of the setpoint is answered to within {percent(SETTLED, 0)} {settled}"
+    text += f", with an overshoot of {percent(over, 0)}." if over > 0.005 else ", without overshoot."
     left = float(disturbance[-1])
-    return text + f" Steps that grow longer are back after {gone} steps" + (f", but for {left:.0%} that stay." if abs(left) > 0.02 else ".")
+    return text + f" Steps that grow longer are back {gone}" + (f", but for {percent(left, 0)} that stay." if abs(left) > 0.02 else ".")
 
 
 def _settled(steps: np.ndarray, error: np.ndarray) -> str:
     outside = np.flatnonzero(np.abs(error) > SETTLED)
     if len(outside) == 0:
-        return "0"
-    return f"{int(steps[outside[-1]]) + 1}" if outside[-1] < len(steps) - 1 else f"more than {int(steps[-1])}"
+        return "at once"
+    after = int(steps[outside[-1]]) + 1
+    return f"after {after} step{'s' if after > 1 else ''}" if outside[-1] < len(steps) - 1 else f"after more than {int(steps[-1])} steps"
 
 
 def margin_text(margins: dict[str, Any]) -> str:

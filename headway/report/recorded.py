@@ -12,7 +12,7 @@ from headway.identification.rows import KEPT, judge
 from headway.identification.trace import BLOCK_ROWS, Trace
 
 MOST_JUDGED = 40_000
-"""Rows that the row rules look at; of a longer trace, whole blocks spread evenly over it."""
+"""Rows that are judged and drawn; of a longer trace, whole blocks spread evenly over it."""
 
 BUCKETS = 600
 """Stretches of a time line: what is in one is told by its quantiles."""
@@ -21,8 +21,11 @@ FEWEST = 25
 """Steps of a stretch, at least."""
 
 QUANTILES = (0.5, 0.99)
-CELLS = 32
-"""Cells along each side of the excitation map."""
+CELLS = (8, 32)
+"""Fewest and most cells along each side of the excitation map."""
+
+STEPS_OF_CELL = 40
+"""Steps that there are for each cell of the map: more cells than that, and a combination that was recorded well would look as if it were not."""
 
 
 class Recorded(NamedTuple):
@@ -84,17 +87,28 @@ def recorded(trace: Trace) -> Recorded:
     Returns:
         Recorded; of a trace of more than MOST_JUDGED rows, blocks spread evenly over it.
     """
-    n = len(trace)
-    rows = np.arange(n)
-    if n > MOST_JUDGED:
-        starts = BLOCK_ROWS * np.linspace(0, n // BLOCK_ROWS - 1, MOST_JUDGED // BLOCK_ROWS).round().astype(int)
-        rows = (starts[:, None] + np.arange(BLOCK_ROWS)).ravel()
+    n, rows = len(trace), spread(len(trace))
     some = dataclasses.replace(trace, frame=trace.frame[rows]) if len(rows) < n else trace
     batch, step_s = some.batch(), np.asarray(some.step_time_s, float)
     clock_s = np.cumsum(np.maximum(np.nan_to_num(np.asarray(trace.step_time_s, float)), 0.0))[rows]
     sums = (batch.decode_requests, batch.decode_kv_tokens, batch.prefill_tokens)
     decode, kv, prefill = (np.asarray(x, float) for x in sums)
     return Recorded(rows, clock_s, step_s, decode, kv, prefill, judge(some), n)
+
+
+def spread(n: int) -> np.ndarray:
+    """Rows of a trace that are judged and drawn.
+
+    Args:
+        n: rows of the trace.
+
+    Returns:
+        Their numbers: all, or whole blocks spread evenly, MOST_JUDGED rows.
+    """
+    if n <= MOST_JUDGED:
+        return np.arange(n)
+    starts = BLOCK_ROWS * np.linspace(0, n // BLOCK_ROWS - 1, MOST_JUDGED // BLOCK_ROWS).round().astype(int)
+    return (starts[:, None] + np.arange(BLOCK_ROWS)).ravel()
 
 
 def stretches(found: Recorded, regime: str, buckets: int = BUCKETS) -> Stretches:
@@ -144,8 +158,9 @@ def excitation_map(found: Recorded) -> ExcitationMap:
     """
     decode, prefill = found.decode_requests[found.kept], found.prefill_tokens[found.kept]
     most_decode, most_prefill = (float(np.max(x, initial=1.0)) for x in (decode, prefill))
-    x = np.unique(np.round(np.linspace(0, most_decode + 1, min(CELLS, int(most_decode) + 1) + 1)))
-    y = np.concatenate([[0.0, 1.0], np.unique(np.round(np.linspace(1, most_prefill + 1, min(CELLS, max(int(most_prefill), 1)) + 1)))[1:]])
+    side = int(np.clip(np.sqrt(len(decode) / STEPS_OF_CELL), *CELLS))
+    x = np.unique(np.round(np.linspace(0, most_decode + 1, min(side, int(most_decode) + 1) + 1)))
+    y = np.concatenate([[0.0, 1.0], np.unique(np.round(np.linspace(1, most_prefill + 1, min(side, max(int(most_prefill), 1)) + 1)))[1:]])
     counts, _, _ = np.histogram2d(prefill, decode, bins=(y, x))
     return ExcitationMap(x, y, counts)
 

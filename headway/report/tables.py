@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headway.identification.rows import REASONS
 from headway.report.data import Findings, dig
 from headway.report.tails import class_tails, more_rows
 from headway.report.text import NONE, count, digits, escape, number, percent, time
@@ -61,6 +62,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, grou
     inside = f"<caption>{escape(caption)}</caption><thead>{top}<tr>{titles}</tr></thead><tbody>{body}</tbody>"
     classes = " ".join(filter(None, ("table", look)))
     return f'<div class="{classes}" tabindex="0" role="region" aria-label="{escape(caption)}"><table>{inside}</table></div>'
+
+
+def aside_table(aside: Mapping[str, int]) -> str:
+    """Rows of a trace that are set aside, by reason.
+
+    Args:
+        aside: number by reason [rows].
+
+    Returns:
+        HTML; a sentence where there is none.
+    """
+    rows = [(name.replace("_", " "), count(n), REASONS.get(name, "as the reader says")) for name, n in aside.items()]
+    if not rows:
+        return "<p>No row is set aside.</p>"
+    return table(("reason", "rows", "what it means"), rows, "Rows set aside, by reason", look="words")
 
 
 def folded(summary: str, html: str) -> str:

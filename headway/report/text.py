@@ -156,6 +156,23 @@ def digits(value: Any, significant: int = 4) -> str:
     return text.replace("-", MINUS) if abs(known) >= 1e-4 else text
 
 
+def sentence(text: Any) -> str:
+    """Words as a sentence.
+
+    Args:
+        text: without its capital, and with or without its full stop.
+
+    Returns:
+        The sentence; empty for no words.
+
+    Example:
+        >>> sentence("two are left"), sentence("One is left.")
+        ('Two are left.', 'One is left.')
+    """
+    words = str(text or "")
+    return words and f"{words[:1].upper()}{words[1:]}" + ("" if words.endswith((".", "?", "!")) else ".")
+
+
 def escape(text: Any) -> str:
     """Text as HTML: escaped, and with units kept on the line of their numbers.
 

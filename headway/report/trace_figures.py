@@ -83,9 +83,10 @@ def work_map(found: ExcitationMap, hull: tuple[float, float] | None = None) -> g
         xgap=1, ygap=1, hovertemplate="%{x:.0f} decoding, %{y:.0f} prompt tokens: %{customdata:,} steps<extra></extra>",
     )  # fmt: skip
     if hull is not None:
-        box = {"x0": 0, "y0": 0, "x1": hull[0], "y1": hull[1], "xref": "x", "yref": "y"}
+        below = [(c[1] - c[0]) / 2 if len(c) > 1 else 0.5 for c in (x, y)]  # half a cell: the box begins where the first cells do
+        box = {"x0": x[0] - below[0], "y0": y[0] - below[1], "x1": hull[0] + 0.5, "y1": hull[1] + 0.5, "xref": "x", "yref": "y"}
         figure.add_shape(type="rect", line={"color": LIGHT["ink"], "width": 1.5, "dash": "dash"}, **box)
-        mark(figure, "hull of the plant", x=0, y=0.99, xanchor="left", yanchor="top", colour=LIGHT["soft"])
+        mark(figure, "hull of the plant", x=x[0] - below[0], y=0.99, xanchor="left", yanchor="top", colour=LIGHT["soft"])
     figure.update_xaxes(title_text="decoding requests in the step")
     figure.update_yaxes(title_text="prompt tokens in the step")
     return figure
@@ -111,14 +112,15 @@ def time_line_sentence(found: Recorded, regimes: dict[str, Stretches]) -> str:
             low, high = np.nanmin(part.middle_s), np.nanmax(part.middle_s)
             text += f" The median {regime} step lies between {1e3 * low:.1f} and {1e3 * high:.1f} ms."
     gone = int((~used).sum())
-    return text + (f" {count(gone)} rows are set aside." if gone else " No row is set aside.")
+    return text + (f" {count(gone)} row{'s are' if gone > 1 else ' is'} set aside." if gone else " No row is set aside.")
 
 
-def work_sentence(found: ExcitationMap) -> str:
+def work_sentence(found: ExcitationMap, hull: tuple[float, float] | None = None) -> str:
     """What the map of work shows: how much of the box was recorded.
 
     Args:
         found: the counts.
+        hull: most decoding requests and most prompt tokens that the plant was fitted on; None leaves it out.
 
     Returns:
         Sentences.
@@ -128,4 +130,7 @@ def work_sentence(found: ExcitationMap) -> str:
     text = f"{percent(filled, 0)} of the cells hold a step, {percent(known, 0)} at least {FEW}; {percent(prompts)} of the steps carry a prompt."
     if known < 0.25:
         text += " Most combinations were hardly recorded: let load, token budget and running limit vary while you record."
-    return text + " The lowest row is steps without a prompt."
+    text += " The lowest row is steps without a prompt."
+    if hull is not None:
+        text += f" The dashed hull ends at {count(hull[0])} decoding requests and {count(hull[1])} prompt tokens: beyond it the plant extrapolates."
+    return text

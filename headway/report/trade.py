@@ -1,4 +1,4 @@
-"""What can be had beside one number: first tokens against gaps, the knees, the lead under plant error, and what never fired."""
+"""What can be had beside one number: what is out of reach, what parts bring, first tokens against gaps, knees, plant error, what never fired."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.report.axes import blank, mark
 from headway.report.data import dig
 from headway.report.figures import CONTENDERS
 from headway.report.tables import table
-from headway.report.text import NONE, change, number, percent
+from headway.report.text import NONE, change, count, number, percent
 from headway.report.theme import LIGHT
 
 FRONTS = (("points", "tuned controller", "tuned", "circle", "solid"), ("static", "static settings", "static", "square", "dash"))
@@ -108,7 +108,9 @@ def error_table(error: Mapping[str, Any]) -> str:
         worst = min((x for x in drawn if x is not None), default=None)
         text = NONE if worst is None else f"least {100 * worst:+.1f} points; above 0 on {percent(held, 0)}"
         cells.append((f"{len(drawn)} drawn from the intervals", "", "", text))
-    return table(("plant off by", "controller", "best static", "lead"), cells, "Held-out attainment on plants that are not the one fitted.")
+    notes = "".join(f" {text[:1].upper()}{text[1:]}." for text in error.get("notes") or [])
+    about = f"Held-out attainment on plants that are not the one fitted.{notes}"
+    return table(("plant off by", "controller", "best static", "lead"), cells, about)
 
 
 def knee_table(knees: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -150,6 +152,76 @@ def fired_table(fired: Mapping[str, Any]) -> str:
             cells.append((str(part.get("name")), "yes" if part.get("fired") else "never", counted, *brings))
     about = "Brings: with the part less without it, on the same arrivals. Parts do not add up: without one the others do more."
     return table(("part", "acted", "counted", "attainment it brings", "clean requests it brings"), cells, about)
+
+
+def ablation_table(ablation: Mapping[str, Any]) -> str:
+    """What each part of the controller brings.
+
+    Args:
+        ablation: as `headway.experiments.ablation.Ablation.to_json`.
+
+    Returns:
+        HTML.
+    """
+    cells = [
+        (str(p.get("part")), str(p.get("instead")), percent(p.get("without")), points(p.get("attainment")), points(p.get("clean")))
+        for p in ablation.get("parts") or []
+    ]
+    off = ablation.get("off") or []
+    about = (
+        f"What parts bring, in points: the whole controller ({percent(ablation.get('attainment'))}) less the controller with one part replaced, on the "
+        f"same {count(ablation.get('draws'))} held-out workloads. They do not add up." + (f" Not in use: {', '.join(off)}." if off else "")
+    )
+    return table(("part", "replaced by", "attainment then", "attainment it brings", "clean requests it brings"), cells, about)
+
+
+def ablation_sentence(ablation: Mapping[str, Any]) -> str:
+    """Which parts the held-out workloads show to help, and which not.
+
+    Args:
+        ablation: as `headway.experiments.ablation.Ablation.to_json`.
+
+    Returns:
+        One sentence.
+    """
+    helping, harming, unsure = [], [], []
+    for part in ablation.get("parts") or []:
+        value, ends = number(dig(part, "attainment", "value")), dig(part, "attainment", "ci95") or [None, None]
+        low, high = number(ends[0]), number(ends[1])
+        name = str(part.get("part"))
+        if value is not None and low is not None and low > 0:
+            helping.append((value, f"{name} ({100 * value:+.1f} points)"))
+        elif value is not None and high is not None and high < 0:
+            harming.append((value, f"{name} ({100 * value:+.1f} points)"))
+        else:
+            unsure.append(name)
+    said = [
+        f"{word} {', '.join(text for _, text in sorted(some, reverse=True))}"
+        for word, some in (("what brings tokens in time is", helping), ("tokens are lost by", harming))
+        if some
+    ]
+    said += [f"no difference is shown for {', '.join(unsure)}"] if unsure else []
+    return "; ".join(said) or "no part is in use that could be taken out"
+
+
+def reach_sentence(bound: Mapping[str, Any]) -> str:
+    """Whether the promise can be kept at all, and the smallest changes with which the bound allows it.
+
+    Args:
+        bound: as `headway.experiments.distance.Distance.to_json`.
+
+    Returns:
+        One sentence; empty where the bound rules nothing out.
+    """
+    if not bound.get("ruled_out"):
+        return ""
+    asked, changes = percent(bound.get("promise"), 0), bound.get("changes")
+    said = f"the target is out of reach: no policy attains {asked} of the tokens in time on these windows, at most {percent(bound.get('attainment'))}"
+    if changes is None:
+        return f"{said}; `headway tune --bound` names the smallest change that helps"
+    if not changes:
+        return f"{said}; whatever the noise, {bound.get('verdict')}"
+    return f"{said}; by the bound it is no longer ruled out {', or '.join(changes)}"
 
 
 def percent_of(value: Any) -> float | None:

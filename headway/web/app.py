@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, html, no_update
 from flask import Flask
 
+from headway.report.panels import Panel
 from headway.web import upload
 from headway.web.asked import Asked
-from headway.web.cards import CSV_BUTTON, CSV_FILE, GRAPH, PNG_BUTTON, figure_table, in_palette, note
+from headway.web.cards import COMMAND_COPY, COMMAND_TEXT, CSV_BUTTON, CSV_FILE, GRAPH, PNG_BUTTON, figure_table, in_palette, note, words_of
 from headway.web.frame import chooser, document, frame, navigation
 from headway.web.guard import guarded
 from headway.web.knobs import knobs_of
@@ -27,6 +29,9 @@ SAVE_PNG = """function(n, id) {
   if (own) { window.Plotly.downloadImage(own, {format: 'png', scale: 2, filename: 'headway-' + id.name, width: own.clientWidth, height: own.clientHeight}); }
   return window.dash_clientside.no_update;
 }"""
+FIRST_PAGE_S = 1.0
+"""How long the processor is left to the first page before the simulator is compiled behind it [s]."""
+
 IN_ADDRESS = """function(places, ids) {
   const here = new URLSearchParams(window.location.search);
   ids.forEach((id, k) => { if (places[k] !== null && places[k] !== undefined) { here.set(id.name, String(+places[k].toFixed(4))); } });
@@ -119,6 +124,8 @@ def _sliders(app: Dash, root: Root) -> None:
         Output({"type": "knob-value", "name": ALL}, "children"),
         Output("loop-said", "children"),
         Output("loop-said", "className"),
+        Output({"type": COMMAND_TEXT, "name": loop.COMMAND}, "children"),
+        Output({"type": COMMAND_COPY, "name": loop.COMMAND}, "content"),
         places,
         State({"type": "knob", "name": ALL}, "id"),
         State({"type": GRAPH, "name": ALL}, "id"),
@@ -132,10 +139,11 @@ def _sliders(app: Dash, root: Root) -> None:
         at = {i["name"]: float(v) for i, v in zip(ids, values, strict=True)}
         found = loop.look(view, at)
         knobs = {k.name: k for k in (*knobs_of(view.record().candidate, view.record().limits), loop.DELAY)}
-        figures = [in_palette(found.figures[g["name"]], bool(dark)) if g["name"] in found.figures else no_update for g in graphs]
-        sentences = [found.sentences.get(g["name"], no_update) for g in graphs]
+        panels = [one if isinstance(one := found.panels.get(g["name"]), Panel) else None for g in graphs]
+        figures = [in_palette(one.figure, bool(dark)) if one else no_update for one in panels]
+        sentences = [one.sentence if one else no_update for one in panels]
         shown = [knobs[i["name"]].shown(at[i["name"]]) for i in ids]
-        return figures, sentences, shown, found.said, "fault" if found.said else "hidden"
+        return figures, sentences, shown, found.said, "fault" if found.said else "hidden", words_of(found.command), found.command
 
     app.clientside_callback(
         IN_ADDRESS, Output("loop-said", "title"), places, State({"type": "knob", "name": ALL}, "id"),
@@ -224,6 +232,9 @@ def warm(root: Root) -> threading.Thread:
 
     def work() -> None:
         view = View(root.first, root.run(None))
+        if view.has("trace"):
+            view.recording()  # for the first page, which is on its way: it waits for this and does not begin anew
+            time.sleep(FIRST_PAGE_S)
         if view.has("tune"):
             loop.page(Asked(view, {}, False, root))
 

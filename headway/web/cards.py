@@ -12,10 +12,17 @@ import numpy as np
 import plotly.graph_objects as go
 from dash import dcc, html
 
+from headway.report.commands import commands
+from headway.report.panels import Panel, Shown
 from headway.report.theme import swaps
+from headway.web.markup import components
+from headway.web.views import View
 
 GRAPH, CSV_BUTTON, PNG_BUTTON, CSV_FILE = "figure", "csv-button", "png-button", "csv-file"
 """Types of the identifiers that belong together: one name, one figure and its downloads."""
+
+COMMAND_TEXT, COMMAND_COPY = "command-text", "command-copy"
+"""Types of the identifiers of a command that changes with the page, and of the button that copies it."""
 
 
 def in_palette(figure: go.Figure, dark: bool) -> go.Figure:
@@ -82,17 +89,67 @@ def labelled(component: Any, text: str) -> Any:
     return component
 
 
-def command_card(command: str) -> html.Div:
+def shown_card(view: View, one: Shown, *, dark: bool = False) -> Any:
+    """A panel of the report on a page of the workbench.
+
+    Args:
+        view: the run.
+        one: the panel, or what is lacking.
+        dark: whether the page is dark.
+
+    Returns:
+        Component.
+    """
+    if isinstance(one, Panel):
+        return figure_card(one.name, one.figure, one.sentence, dark=dark)
+    command = one.command(commands(view.path, view.findings().manifest))
+    how = [" This makes it: ", html.Code(words_of(command))] if command else []
+    return html.P([one.said, *how], className="missing", role="note")
+
+
+def shown_cards(view: View, shown: Sequence[Shown | str], *, dark: bool = False) -> list[Any]:
+    """Panels of the report on a page of the workbench.
+
+    Args:
+        view: the run.
+        shown: panels, what is lacking among them, and the report's HTML.
+        dark: whether the page is dark.
+
+    Returns:
+        Components.
+    """
+    parts = [components(one) if isinstance(one, str) else [shown_card(view, one, dark=dark)] for one in shown]
+    return [part for row in parts for part in row]
+
+
+def command_card(command: str, name: str | None = None) -> html.Div:
     """The command that does what the page shows.
+
+    Args:
+        command: a line for a shell.
+        name: identifies it on a page where it changes; None where it does not.
+
+    Returns:
+        Component with a button that copies it.
+    """
+    code, copied = html.Code(words_of(command)), dcc.Clipboard(content=command, title="copy the command", className="copy")
+    if name is not None:
+        for component, kind in ((code, COMMAND_TEXT), (copied, COMMAND_COPY)):
+            setattr(component, "id", {"type": kind, "name": name})  # noqa: B010  # dash takes no None, and pyright sees no attribute
+    return html.Div([html.Span("the same at the command line", className="soft"), code, copied], className="command")
+
+
+def words_of(command: str) -> list[Any]:
+    """A command whose lines break between its words, not after the hyphens of an option.
 
     Args:
         command: a line for a shell.
 
     Returns:
-        Component with a button that copies it.
+        Components and spaces.
     """
-    copied = dcc.Clipboard(content=command, title="copy the command", className="copy")
-    return html.Div([html.Span("the same at the command line", className="soft"), html.Code(command), copied], className="command")
+    words = [html.Span(word, className="word") for word in command.split(" ")]
+    return [part for word in words for part in (word, " ")][:-1]
 
 
 def note(text: str, tone: str = "missing") -> html.P:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,10 +11,14 @@ from headway.controllers.pi import PILaw
 from headway.controllers.simulator import Candidate
 from headway.controllers.tracker import TrackerLaw
 from headway.experiments.sliders import pi_gains, trim_gain, tuning_of_pi
+from headway.gains import following, gains_text, rounded, with_gains
 from headway.models.signals import Limits
 
 QUICKEST, SLOWEST = 0.6, 2.4
 """Decimal logarithm of the response, in steps, at the ends of its slider."""
+
+NEAR = 6e-5
+"""How far a slider may stand from where its controller put it and count as not moved: an address rounds to four places."""
 
 
 class Knob(NamedTuple):
@@ -64,7 +67,11 @@ class Knob(NamedTuple):
         value = self.value(place)
         if self.name == "chunk_tokens" and place >= self.high:
             return "no cap"
-        return f"{100 * value:.3g} %" if self.unit == "%" else f"{value:.3g} {self.unit}".strip()
+        if value == 1 and self.unit == "steps":
+            return "1 step"
+        if self.unit == "%":
+            return f"{100 * value:.3g} %"
+        return f"{value:,.0f} {self.unit}".strip() if value >= 100 else f"{value:.3g} {self.unit}".strip()
 
 
 def knobs_of(candidate: Candidate, limits: Limits) -> list[Knob]:
@@ -75,9 +82,9 @@ def knobs_of(candidate: Candidate, limits: Limits) -> list[Knob]:
         limits: of the engine.
 
     Returns:
-        Those that its law and policy have.
+        Those that its law and policy have, but for the numbers that follow the load.
     """
-    law, policy = candidate
+    law, policy = candidate.law, candidate.policy
     rows: list[Knob] = []
     if isinstance(law, TrackerLaw):
         rate = math.log10(max(float(law.late_rate), 1e-4))
@@ -102,7 +109,7 @@ def knobs_of(candidate: Candidate, limits: Limits) -> list[Knob]:
     most = math.log2(limits.max_tokens)
     chunk = math.log2(policy.chunk_tokens) if float(policy.chunk_tokens) > 0 else most
     rows.append(Knob("chunk_tokens", "chunk", 4.0, most, min(chunk, most), "most prompt tokens of one request in a step", 2, "tokens"))
-    return rows
+    return [row for row in rows if row.name not in following(candidate)]
 
 
 def _response(law: Any) -> float | None:
@@ -113,8 +120,33 @@ def _response(law: Any) -> float | None:
     return -1 / math.log1p(-float(gain)) if 0 < float(gain) < 1 else None
 
 
-def moved(candidate: Candidate, knobs: list[Knob], places: Mapping[str, float]) -> tuple[Candidate, str]:
-    """The controller with its sliders where the reader has put them.
+class Moved(NamedTuple):
+    """A controller whose sliders were moved.
+
+    Args:
+        candidate: law and policy.
+        gains: of the law that differ from the tuned ones, by name.
+        policy: of the policy that differ, by field.
+        said: what could not be done; empty if all could.
+    """
+
+    candidate: Candidate
+    gains: dict[str, float]
+    policy: dict[str, float]
+    said: str
+
+    def options(self) -> str:
+        """What moved, as options of `headway analyse`.
+
+        Returns:
+            Such as " --gains margin=0.2 --policy chunk_tokens=512"; empty if nothing did.
+        """
+        told = {"--gains": gains_text(self.gains), "--policy": gains_text(self.policy)}
+        return "".join(f" {option} {text}" for option, text in told.items() if text)
+
+
+def moved(candidate: Candidate, knobs: list[Knob], places: Mapping[str, float]) -> Moved:
+    """The controller with its sliders where the reader has put them, its numbers as a command would write them.
 
     Args:
         candidate: law and policy as tuned.
@@ -122,10 +154,10 @@ def moved(candidate: Candidate, knobs: list[Knob], places: Mapping[str, float]) 
         places: of the sliders, by name; one that did not move keeps the number it stands for.
 
     Returns:
-        (the controller, what could not be done; empty if all could).
+        Moved.
     """
-    values = {k.name: k.value(places[k.name]) for k in knobs if k.name in places and abs(places[k.name] - k.place) > 1e-9}
-    law, policy = candidate
+    values = {k.name: k.value(places[k.name]) for k in knobs if k.name in places and abs(places[k.name] - k.place) > NEAR}
+    law = candidate.law
     said, gains = "", {name: values[name] for name in ("late_rate", "margin") if name in values}
     if isinstance(law, PILaw) and values.keys() & {"response", "robustness"}:
         at = {k.name: k.value(places.get(k.name, k.place)) for k in knobs}
@@ -138,9 +170,9 @@ def moved(candidate: Candidate, knobs: list[Knob], places: Mapping[str, float]) 
         gains["kb" if isinstance(law, TrackerLaw) else "ki"] = trim_gain(values["response"])
     if isinstance(law, TrackerLaw) and "robustness" in values:
         gains["eta"] = 1 / values["robustness"]
-    parts = {name: values[name] for name in ("aging_rate", "chunk_tokens") if name in values}
-    top = next((k.high for k in knobs if k.name == "chunk_tokens"), math.inf)
-    if places.get("chunk_tokens", -math.inf) >= top:
-        parts["chunk_tokens"] = 0.0
-    law = dataclasses.replace(law, **gains)  # pyright: ignore[reportArgumentType]  # by @pytree
-    return Candidate(law, dataclasses.replace(policy, **parts)), said  # pyright: ignore[reportArgumentType]
+    served = {"aging_rate": values["aging_rate"]} if "aging_rate" in values else {}
+    if "chunk_tokens" in values:
+        top = next(k.high for k in knobs if k.name == "chunk_tokens")
+        served["chunk_tokens"] = 0.0 if places["chunk_tokens"] >= top - NEAR else float(round(values["chunk_tokens"]))
+    gains, served = ({name: rounded(value) for name, value in part.items()} for part in (gains, served))
+    return Moved(with_gains(candidate, gains, served), gains, served, said)

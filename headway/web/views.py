@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.controllers.record import ControllerRecord
-from headway.controllers.simulator import Draw, draw
-from headway.experiments.run import STAGES
+from headway.experiments.run import STAGES, read_json
 from headway.identification.readers import read_trace
-from headway.loads import Load, load_of, read_controller, read_plant
+from headway.loads import read_controller, read_plant
 from headway.models.identified import IdentifiedPlant
 from headway.report.data import Findings, collect
+from headway.report.opened import Opened, opened
 from headway.report.recorded import Recorded, recorded
 
 MOST_KEPT = 24
 """Results that are remembered; the one longest unused goes first."""
-
-SHOWN_REQUESTS, SHOWN_SEED = 250, 100_000
-"""Length of the load that sliders are tried on, and its seed: none that tuning drew."""
 
 _lock = threading.RLock()
 _kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
@@ -103,7 +100,8 @@ class View(NamedTuple):
         Raises:
             ValueError: there is no trace, or it cannot be read.
         """
-        return remembered(("recording", *self.stamp("trace")), lambda: recorded(read_trace(self.path / STAGES["trace"])))
+        found = self.findings().recorded if self.has("fit") else None  # read once for both
+        return found or remembered(("recording", *self.stamp("trace")), lambda: recorded(read_trace(self.path / STAGES["trace"])))
 
     def identified(self) -> IdentifiedPlant:
         """The plant.
@@ -127,32 +125,17 @@ class View(NamedTuple):
         """
         return remembered(("record", *self.stamp("tune")), lambda: read_controller(self.path / STAGES["tune"]))
 
-    def load(self) -> Load:
-        """What the controller was tuned for.
+    def opened(self) -> Opened:
+        """Plant and controller with short held-out loads to try sliders on.
 
         Returns:
-            Load.
+            Opened.
 
         Raises:
-            ValueError: the workload's file has gone or cannot be read.
+            ValueError: a file is missing or cannot be read.
         """
-        return remembered(("load", *self.stamp("tune")), lambda: load_of(self.record(), workload=None, rate_rps=None, target=None))
-
-    def drawn(self, seeds: int = 1) -> list[Draw]:
-        """Short held-out loads to try sliders on.
-
-        Args:
-            seeds: how many.
-
-        Returns:
-            Draws, of SHOWN_REQUESTS requests each.
-
-        Raises:
-            ValueError: as `load`.
-        """
-        source, identified = self.load().source, self.identified()
-        make = lambda: [draw(source, identified, SHOWN_SEED + k, SHOWN_REQUESTS, heldout=True) for k in range(seeds)]  # noqa: E731
-        return remembered(("drawn", seeds, *self.stamp("fit", "tune")), make)
+        read = lambda: opened(*(read_json(self.path / STAGES[stage]) for stage in ("fit", "tune")))  # noqa: E731
+        return remembered(("opened", *self.stamp("fit", "tune")), read)
 
 
 def _stat(path: Path) -> Any:

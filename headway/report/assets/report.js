@@ -11,7 +11,6 @@
     showSendToCloud: false, // what a run holds stays with its reader
     plotlyServerURL: "",
     modeBarButtons: [["toImage", "resetScale2d"]],
-    toImageButtonOptions: { scale: 2 },
   };
 
   // The figures are stored in the light palette: a colour's exact code is its role.
@@ -26,7 +25,8 @@
   function draw(isDark) {
     for (const plot of plots) {
       const { data, layout } = figureOf(plot, isDark);
-      Plotly.react(plot, data, layout, config);
+      const filename = plot.parentElement.id.replace("figure", "headway");
+      Plotly.react(plot, data, layout, { ...config, toImageButtonOptions: { scale: 2, filename } });
     }
   }
 

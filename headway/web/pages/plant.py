@@ -7,12 +7,10 @@ from typing import Any
 from dash import html
 
 from headway.report.commands import commands
-from headway.report.data import REGIMES, dig
-from headway.report.figures import measured_against_predicted, residual_distribution, residuals_in_order
 from headway.report.identified import binding_table, coefficient_table, diagnostic_table, ladder_table
-from headway.report.sentences import fit_sentence, margin_sentence, order_sentence
+from headway.report.panels import fit_panels, margin_panels, order_panels
 from headway.web.asked import Asked
-from headway.web.cards import command_card, figure_card, note, side_by_side
+from headway.web.cards import command_card, shown_cards, side_by_side
 from headway.web.markup import components
 
 TITLE = "Plant"
@@ -29,27 +27,11 @@ def page(asked: Asked) -> list[Any]:
     """
     view, dark = asked.view, asked.dark
     found = view.findings()
-    steps, margins = found.steps, dig(found.plant, "margin") or {}
     body: list[Any] = [html.P(f"Structure {found.plant.get('structure')}.", className="about")]
-    if steps is None:
-        body.append(note("The trace is not in this run, so its steps cannot be drawn; the tables are complete."))
-    else:
-        fits, margin_figures = [], []
-        for regime in REGIMES:
-            mine, band = steps.of(regime), found.band(regime)
-            if not mine.any():
-                body.append(note(f"The trace holds no {regime} step."))
-                continue
-            said = fit_sentence(steps, regime, band, dig(found.plant, "heldout", f"mape_{regime}"))
-            fitted = measured_against_predicted(steps.predicted_s[mine], steps.measured_s[mine], regime=regime, band=band)
-            fits.append(figure_card(f"fit-{regime}", fitted, said, dark=dark))
-            residual, margin = steps.residual[mine], margins.get(regime)
-            ends = dig(found.plant, "margin_ci95", regime)
-            said = margin_sentence(residual, regime, margin, dig(found.plant, "training", "epsilon"), ends)
-            spread = residual_distribution(residual, regime=regime, margin=margin, band=found.band(regime))
-            margin_figures.append(figure_card(f"margin-{regime}", spread, said, dark=dark))
-        order = residuals_in_order(steps.place, steps.residual, steps.mixed)
-        body += [side_by_side(fits), figure_card("residuals", order, order_sentence(steps), dark=dark), side_by_side(margin_figures)]
+    body.append(side_by_side(shown_cards(view, fit_panels(found), dark=dark)))
+    if found.steps is not None:
+        body += shown_cards(view, order_panels(found), dark=dark)
+        body.append(side_by_side(shown_cards(view, margin_panels(found), dark=dark)))
     sections = {
         "Ladder of structures": ladder_table(found.plant),
         "Coefficients": coefficient_table(found.plant),
