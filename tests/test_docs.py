@@ -5,7 +5,9 @@ Where the figures of today are to stand in the pages, and it was understood why 
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import os
 import re
 import shlex
@@ -30,7 +32,7 @@ if not (ROOT / "mkdocs.yml").is_file():
 RUN = ("quickstart.md", "cookbook.md")
 """Pages whose commands are run, in this order and in one folder: the second goes on where the first ends."""
 PAGES = (*sorted(path.name for path in DOCS.glob("*.md")), "../README.md", "../CONTRIBUTING.md")
-FEWEST = {"../README.md": 25, "quickstart.md": 10, "cookbook.md": 20, "engines.md": 5}
+FEWEST = {"../README.md": 15, "commands.md": 30, "quickstart.md": 10, "cookbook.md": 20, "engines.md": 5}
 """Calls that a page holds at least: fewer, and they are not found any more."""
 PLACEHOLDERS = {"COMMAND"}
 """Words that stand for a command's name in a sentence."""
@@ -127,11 +129,93 @@ def test_words_must_be_equal_and_numbers_close() -> None:
     assert refreshed("a 1\n...\nc 2 %\n", "a 5\nb\nc 7 %\n") == "a 5\n...\nc 7 %\n"
 
 
+def test_every_command_is_on_the_page_of_commands(command: Any) -> None:
+    named = {words.split()[1] for _, words in commands_in((DOCS / "commands.md").read_text()) if len(words.split()) > 1}
+    assert set(command.commands) <= named
+
+
+def anchor(heading: str) -> str:
+    """What a heading is linked by: its words in small letters, joined by dashes."""
+    return re.sub(r"[\s_-]+", "-", re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower())
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page that lead to no file, or to no heading of it."""
+    found = []
+    for link, _, place in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())):
+        if ":" in link:
+            continue
+        target = page.parent / link if link else page
+        if not target.exists():
+            found.append(link)
+        elif place and place not in {anchor(heading) for heading in re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)}:
+            found.append(f"{link}#{place}")
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    path = DOCS / page
-    broken = [link for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text()) if not (path.parent / link).exists()]
-    assert not broken
+    assert broken_links(DOCS / page) == []
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("## Is it `in` force?\n")
+    (tmp_path / "a.md").write_text("[1](b.md#is-it-in-force) [2](b.md#other) [3](c.md) [4](https://x.y/z#w)\n")
+    assert broken_links(tmp_path / "a.md") == ["b.md#other", "c.md"]
+
+
+SCRIPT = re.compile(r"(?<![\w./])((?:scripts|benchmarks|\.ci)/[\w.-]*\w)")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_scripts_that_are_named_are_there(page: str) -> None:
+    assert not [name for name in SCRIPT.findall((DOCS / page).read_text()) if not (ROOT / name).exists()]
+
+
+PYTHON = [page for page in PAGES if "```python" in (DOCS / page).read_text()]
+
+
+def called_in(code: str) -> Iterator[tuple[str, str, set[str]]]:
+    """Calls on `headway` and on what came of such a call: (what it is called on, name, keywords)."""
+    made = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name):
+            made[node.targets[0].id] = ast.unparse(node.value.func)
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+            on = node.func.value.id
+            yield made.get(on, on), node.func.attr, {word.arg for word in node.keywords if word.arg}
+
+
+@pytest.mark.parametrize("page", PYTHON)
+def test_python_on_a_page_calls_what_is_there(page: str) -> None:
+    import headway
+    from headway.notebook_options import EngineLimits
+    from headway.notebook_results import FittedPlant, TunedController
+
+    kinds = {"headway.fit": FittedPlant, "headway.tune": TunedController, "headway": headway}
+    calls = [
+        call
+        for code in re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+        for call in called_in(code)
+    ]
+    assert len(calls) >= 3
+    for on, name, words in calls:
+        known = set(inspect.signature(getattr(kinds[on], name)).parameters) | set(EngineLimits.__annotations__)
+        assert words <= known, f"{on}.{name} takes no {words - known}"
+
+
+def test_every_benchmark_that_can_be_run_is_in_their_readme() -> None:
+    folder = ROOT / "benchmarks"
+    told = set(re.findall(r"^\| `(\w+)` \|", (folder / "README.md").read_text(), re.MULTILINE))
+    calls = {path.stem: path.read_text() for path in folder.glob("*.py") if path.stem != "table"}
+    framed = {name for name, text in calls.items() if re.search(rf'\brun\(\s*"{name}"', text)}
+    assert len(framed) >= 12
+    assert framed | {"cells"} == told  # cells has a table of its own
+
+
+def test_the_readme_fits_a_few_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_every_page_is_in_the_navigation() -> None:
