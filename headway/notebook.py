@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+from headway.beside import parse_looks
 from headway.cli.decide import HELDOUT_MOST
 from headway.cli.options import hardware_given, rows_given
 from headway.cli.terminal import progress_bar
@@ -129,6 +130,8 @@ def tune(
     policy: str | None = None,
     require: str | None = None,
     robust: str | None = None,
+    bound: bool | None = None,
+    analyse: str | None = None,
     rate: str | float | None = None,
     rows: str | None = None,
     requests: int | None = None,
@@ -148,6 +151,8 @@ def tune(
         policy: whom to serve, as `--policy` takes it.
         require: what has to be kept as well, such as "class.chat>=95%,shed<=2%".
         robust: "mean" or "cvar:25%": tune for plants that the trace allows as well.
+        bound: True for the distance to the bound on more and longer windows, False for none; None for two short windows.
+        analyse: what to look at beside the result, by comma: knee, pareto, plant-error, parts; or all.
         rate: mean rate to rescale the arrivals to, such as "12/s"; a number is requests a second.
         rows: of the workload file, such as "0:5000".
         requests: per run; None for about two minutes of arrivals.
@@ -179,6 +184,7 @@ def tune(
             policy=parse_policy(policy or ""),
             require=parse_requirements(require or ""),
             robust=None if robust is None else parse_robust(robust, seed),
+            wanted=parse_looks(analyse, bound),
             progress=bar,
         )
     return TunedController(record, own)

@@ -135,9 +135,7 @@ def sweep_stage(
         ValueError: axes that cannot be read or cannot act, or a folder of something else.
     """
     axes = parse_axes(free, free_parameters(limits, load.targets))
-    base = default_candidate(identified, load.targets, limits)
-    base = base._replace(policy=dataclasses.replace(base.policy, **(policy or {})))  # pyright: ignore[reportArgumentType]
-    base.policy.check()
+    base = default_candidate(identified, load.targets, limits, policy=policy)
     problem = Problem(identified, load.source, load.targets, limits, objective)
     space = Space(base, limits, tuple(axis.name for axis in axes), load.targets)
     request = {

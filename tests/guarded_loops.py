@@ -61,6 +61,7 @@ def laws(plant: Plant) -> dict[str, Controller]:
         ),
         "feedforward in quanta": FeedforwardLaw(plant, quantum_tokens=48.0),
         "tracker in quanta": TrackerLaw(plant, quantum_tokens=64.7, margin=0.1),
+        "tracker with a floor": TrackerLaw(plant, quantum_tokens=48.0, most_tokens=4096.0, least_tokens=130.5),
     }
 
 

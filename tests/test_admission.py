@@ -106,7 +106,7 @@ def expected(s: State, policy: Policy) -> list[tuple[float, float, float, float]
 
 def stepwise(problem: Problem, look_at) -> None:
     """Run step by step; `look_at` sees the state whenever a step is composed, and which requests ran before it."""
-    identified, (law, policy), drawn, targets, limits = problem
+    identified, (law, policy, _), drawn, targets, limits = problem
     packed, classes, plant = pack_policy(policy, law, targets, limits, identified.plant), pack_targets(targets), identified.plant.pack()
     w = drawn.workload
     s = fresh_state(w, len(targets), limits, packed[RATE_TPS])

@@ -21,6 +21,7 @@ from tests.reference_cache import Cache
 from tests.reference_composition import Composition
 from tests.reference_order import Order
 from tests.reference_requests import requests_of
+from tests.reference_schedule import Gains
 from tests.small_problems import Problem, problem, problems
 from tests.test_simulator import LONG_S, assert_same_requests, assert_same_steps, plain, run
 
@@ -279,7 +280,7 @@ def test_case_e17_the_order_is_that_of_a_key_without_a_clock(requests: list, agi
     policy = Policy(order="slack", triage="none", aging_rate=aging, estimate=0.7, priority_s=(put_forward_s, 0.0))
     limits = Limits(10**6, 1, max_tokens=512)
     rows = requests_of(Workload(arrival_s, prompt, np.ones(len(prompt), int), kind), (Target(1.0, 0.025), Target(9.0, 0.025)))
-    order = Order(policy, limits, Cache(rows, limits, None), 0.025, 8000.0)
+    order = Order(policy, limits, Cache(rows, limits, None), Gains(0.0, 0.025, aging, 10**9, ()), 8000.0)
     aged = [r.arrival_s + r.target.ttft_s - now_s - order.estimate_s(r) - aging * (now_s - r.arrival_s) - order.priority_s(r) for r in rows]
     np.testing.assert_allclose([order.key_s(r) - (1 + aging) * now_s for r in rows], aged, atol=1e-9)
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from headway.controllers.gain_schedule import GainSchedule
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, Draw, evaluate, simulate
 from headway.controllers.static import StaticLaw
@@ -58,7 +59,7 @@ def test_case_e4_parts_that_nothing_called_are_said_to_be_untested() -> None:
     alone = Workload(np.arange(12) * 5.0, np.full(12, 100), np.full(12, 5), np.arange(12) % 2)
     candidate = based(triage="reject", aging_rate=0.5, stride=0.5, running_limit=20.0, chunk_tokens=512.0)
     found, parts = by_name(candidate, [Draw(alone, np.ones(8), np.ones(8))] * 2)
-    idle = {"triage by slack", "aging", "stride", "running limit", "chunk cap", "order slack", "budget law"}
+    idle = {"triage by slack", "aging", "stride", "running limit", "chunk cap", "memory price", "order slack", "budget law"}
     assert {p.name for p in found.parts if p.on and not p.fired} == idle | {"preemption", "full cache"}
     assert parts["aging"].changed == 0.0
     assert parts["aging"].brings == (0.0, 0.0, 0.0)
@@ -92,7 +93,7 @@ def test_every_part_can_be_switched_off_alone_and_is_off_then() -> None:
     }
     assert [row.name for row in ROWS] == list(on)
     for row in ROWS:
-        plain = {"chunk_tokens": 0.0, "triage": "none"}
+        plain = {"chunk_tokens": 0.0, "triage": "none", "memory_price_s": 0.0}
         candidate = based(**plain | on[row.name])
         assert row.on(candidate, LIMITS), row.name
         assert not row.on(based(**plain), LIMITS), row.name
@@ -100,6 +101,20 @@ def test_every_part_can_be_switched_off_alone_and_is_off_then() -> None:
         off = dataclasses.replace(candidate.policy, **row.off)  # pyright: ignore[reportArgumentType]
         off.check()
         assert not row.on(candidate._replace(policy=off), LIMITS), row.name
+
+
+def test_a_number_that_follows_the_load_is_switched_off_with_its_schedule() -> None:
+    fixed = based(triage="reject", aging_rate=2.0)
+    followed = based(triage="reject", aging_rate=0.0)._replace(gains=GainSchedule.constant(("aging_rate",), [2.0]))
+    parts = [by_name(candidate, probe())[1] for candidate in (fixed, followed)]
+    for name in ("aging", "order slack", "triage by slack"):
+        fine, same = (p[name] for p in parts)
+        assert same.on
+        assert same.changed == fine.changed
+        assert same.brings is not None
+        assert fine.brings is not None
+        assert same.brings.value == pytest.approx(fine.brings.value)
+    assert parts[0]["aging"].fired
 
 
 def test_stock_has_no_law_and_no_order_to_switch_off() -> None:

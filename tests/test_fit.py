@@ -20,6 +20,7 @@ from headway.identification.structures.crossval import folds, out_of_fold
 from headway.identification.structures.intervals import (
     MOST_RESIDUALS,
     block_length,
+    coefficient_draws,
     coefficient_interval,
     kept_residuals,
     margin,
@@ -180,6 +181,29 @@ def test_intervals_hold_the_truth_though_residuals_are_correlated() -> None:
     assert np.mean(hits) > 0.85
 
 
+def test_coefficients_of_a_law_lean_against_each_other_as_those_of_other_traces_do() -> None:
+    told, fitted = [], []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        terms = np.column_stack([np.ones(300), rng.integers(20, 60, 300)])
+        law = fit_law(terms, terms @ [6e-3, 7e-5] * np.exp(rng.normal(0, 0.05, 300)))
+        fitted.append(law.coefficients)
+        told.append(np.corrcoef(coefficient_draws(law, rng).T)[0, 1])
+    assert np.mean(told) < -0.8, "a higher floor, a lower slope"
+    assert np.mean(told) == pytest.approx(np.corrcoef(np.array(fitted).T)[0, 1], abs=0.05)
+
+
+def test_a_fit_says_how_its_coefficients_go_together() -> None:
+    found = fit(_made(600, 0.05), structure="regimes")
+    for group in found.about["correlation"]:
+        matrix = np.array(group["matrix"])
+        assert matrix.shape == (len(group["names"]),) * 2
+        assert matrix == pytest.approx(matrix.T)
+        assert np.diag(matrix) == pytest.approx(1.0)
+        assert len({name.partition(".")[0] for name in group["names"]}) == 1, "regimes were fitted to different steps"
+        assert set(group["names"]) <= set(found.interval)
+
+
 def test_a_block_grows_with_the_correlation() -> None:
     lengths = [block_length(noise(4000, 0.05, 1, correlation)) for correlation in (0.0, 0.5, 0.9)]
     assert lengths == sorted(lengths)
@@ -331,7 +355,7 @@ def test_the_plant_passes_through_json_and_twice_is_the_same() -> None:
     back = IdentifiedPlant.from_json(json.loads(text))
     assert coefficients(back.plant) == coefficients(found.plant)
     assert back.about == found.about
-    told = {"rows", "ladder", "lag", "heldout", "margin_ci95", "excitation", "binding", "implied", "diagnostics", "clock"}
+    told = {"rows", "ladder", "lag", "heldout", "margin_ci95", "correlation", "excitation", "binding", "implied", "diagnostics", "clock"}
     assert set(found.about) == {*told, "warnings", "sources", "training"}
 
 

@@ -281,6 +281,7 @@ def test_the_link_is_there_and_relative(folder: str) -> None:
         "scripts/peer-env",
         "scripts/vllm-env",
         "scripts/docs",
+        "scripts/newcomer",
         "scripts/vllm-versions",
         "benchmarks/accelerator.sh",
         ".ci/run",

@@ -38,7 +38,7 @@ def exact(problem: Problem) -> Problem:
 
 
 @settings(max_examples=60)
-@given(problems())
+@given(problems(scheduled=True))
 def test_the_loop_on_a_plant_is_the_simulator_exactly(problem: Problem) -> None:
     problem = exact(problem.one_by_one())
     alone = simulate(*problem, cut_s=10.0, record_steps=300)
@@ -47,7 +47,7 @@ def test_the_loop_on_a_plant_is_the_simulator_exactly(problem: Problem) -> None:
 
 
 @settings(max_examples=40)
-@given(problems())
+@given(problems(scheduled=True))
 def test_and_to_rounding_on_any_other_plant(problem: Problem) -> None:
     problem = problem.one_by_one()
     alone, loop = simulate(*problem, cut_s=10.0), driven(problem, cut_s=10.0)
@@ -92,10 +92,10 @@ class Ledger(Engine):
 
 
 @settings(max_examples=80)
-@given(problems())
+@given(problems(scheduled=True))
 def test_an_engine_gets_only_steps_that_it_can_execute(problem: Problem) -> None:
-    identified, (law, policy), drawn, targets, limits = problem.one_by_one(prefix_cache="off")
-    candidate = Candidate(law, dataclasses.replace(policy, preemption="recompute"))
+    identified, candidate, drawn, targets, limits = problem.one_by_one(prefix_cache="off")
+    candidate = candidate._replace(policy=dataclasses.replace(candidate.policy, preemption="recompute"))
     engine = Ledger(drawn.workload, limits)
     found = drive(engine, candidate, drawn.workload, targets, identified.plant, cut_s=10.0)
     assert engine.resets == 1

@@ -53,10 +53,11 @@ def found_on(draws: list[Draw], free: tuple[str, ...] | None = (EVERY,), **field
     ("fields", "quiet"),
     [
         # a decode waits only where the budget holds fewer tokens than there are decodes, which this law sees to
-        ({"triage": "reject", "admission": "lookahead"}, {"decode_every"}),
+        ({"triage": "reject", "admission": "lookahead", "estimate": 1.0, "memory_price_s": 0.0}, {"decode_every"}),
         # nor does it learn anything of steps in which nobody decodes, and no other has a prompt to give less
         ({"triage": "degrade", "phases": "prefill_first"}, {"late_rate"}),
-        ({"triage": "timeout", "phases": "decode_first", "estimate": 0.5}, {"late_rate"}),
+        # prompts have their steps to themselves there, in which only the largest budget counts
+        ({"triage": "timeout", "phases": "decode_first", "estimate": 0.5}, {"late_rate", "margin", "least_tokens"}),
     ],
     ids=["reject", "degrade", "timeout"],
 )

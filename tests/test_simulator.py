@@ -70,7 +70,7 @@ def assert_same_steps(found: Outcome, wanted: Verdict) -> None:
 
 
 @settings(max_examples=800)
-@given(problems())
+@given(problems(scheduled=True))
 def test_the_compiled_simulator_equals_the_plain_one(problem: Problem) -> None:
     wanted = problem.reference()
     found = run(problem)
@@ -102,7 +102,7 @@ def test_they_agree_where_the_cache_is_short(order: str, reservation: str, seed:
 
 
 @settings(max_examples=60)
-@given(problems())
+@given(problems(scheduled=True))
 def test_a_cut_run_owes_what_was_due(problem: Problem) -> None:
     whole = problem.reference()
     cut_s = 0.6 * whole.end_s

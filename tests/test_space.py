@@ -24,12 +24,12 @@ from tests.small_problems import known
 PLANT = RegimePlant((6e-3, 7e-5, 5e-9, 0.0, 0.0, 0.0), (6.5e-3, 1e-4, 6e-9, 3e-5, 5e-10, 5e-4))
 LIMITS = Limits(30_000, 16, max_seqs=64, max_tokens=2048)
 TARGETS = (Target(0.8, 0.022, name="chat"), Target(4.0, 0.1, name="batch"))
-STOCK_SET = ["margin", "late_rate", "aging_rate", "chunk_tokens", "running_limit", "most_tokens", "tolerance", "estimate"]
+STOCK_SET = ["margin", "late_rate", "aging_rate", "chunk_tokens", "running_limit", "least_tokens", "most_tokens", "tolerance", "estimate"]
 
 
 def start(**fields: object) -> Candidate:
-    """The controller straight from the fit, with another policy."""
-    base = default_candidate(known(PLANT, LIMITS), TARGETS, LIMITS)
+    """The controller straight from the fit, with another policy; stock order has no price of memory."""
+    base = default_candidate(known(PLANT, LIMITS), TARGETS, LIMITS, policy={"memory_price_s": 0.0} if fields.get("order") == "fcfs" else {})
     return base._replace(policy=dataclasses.replace(base.policy, **fields))  # pyright: ignore[reportArgumentType]
 
 
@@ -89,7 +89,7 @@ def test_every_point_is_a_candidate_inside_its_bounds(point: list[float], order:
     if order == "fcfs":
         triage, phases = ("none" if triage in ("defer", "degrade") else triage), "mixed"
     space = Space(start(order=order, triage=triage, phases=phases, admission="lookahead"), LIMITS, (EVERY,), TARGETS)
-    law, policy = space.candidate(np.array(point[: len(space.free)]))
+    law, policy, _ = space.candidate(np.array(point[: len(space.free)]))
     law.check()
     policy.check()
     pack_policy(policy, law, TARGETS, LIMITS, PLANT)
@@ -105,17 +105,20 @@ def test_margin_and_aging_are_always_free_and_nothing_else_that_was_not_named() 
     base = start()
     space = Space(base, LIMITS, ("late_rate",), TARGETS)
     assert names(space) == ["margin", "late_rate", "aging_rate"]
-    law, policy = space.candidate(space.high)
+    law, policy, _ = space.candidate(space.high)
     assert dataclasses.replace(policy, aging_rate=base.policy.aging_rate) == base.policy
     assert {n for n, g in law.gains().items() if g != base.law.gains()[n]} == {"margin", "late_rate"}
     assert set(ALWAYS) <= set(names(Space(base, LIMITS, ())))
 
 
 def test_without_names_a_part_that_is_off_stays_off_and_one_that_is_on_is_searched() -> None:
-    assert names(Space(start(), LIMITS, targets=TARGETS)) == STOCK_SET
+    assert names(Space(start(), LIMITS, targets=TARGETS)) == [*STOCK_SET, "memory_price_s"]
+    assert names(Space(start(memory_price_s=0.0), LIMITS, targets=TARGETS)) == STOCK_SET
+    assert "least_tokens" not in names(Space(start()._replace(law=TrackerLaw(PLANT)), LIMITS))
     assert names(Space(start(stride=0.3, priority_s=(1.0, 0.0)), LIMITS, targets=TARGETS)) == [
         *STOCK_SET,
         "stride",
+        "memory_price_s",
         "priority.chat",
         "priority.batch",
     ]

@@ -293,3 +293,35 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_result(plant: Path, tmp_path
     assert any("combinations were known already" in note for note in second["notes"])
     assert {**first, "notes": []} == {**second, "notes": []}
     assert (whole / "sweep.csv").read_bytes() == (broken / "sweep.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_command_on_a_cluster_of_two_processes_loses_one_and_ends_in_the_same_place(plant: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra scale is not installed: pip install 'headway[scale]'")
+    from ray.cluster_utils import Cluster
+
+    free = ("--free", "margin=0:0.4:24,tolerance=-0.4:0.2:10", "--requests", "200", "--json")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        second = cluster.add_node(num_cpus=1)
+        code = "import sys, headway.cli.sweep; from headway.cli import main; sys.exit(main(sys.argv[1:]))"
+        run = [sys.executable, "-c", code, *command(plant, broken, *free, "--address", str(cluster.address))]
+        child = subprocess.Popen(run, cwd=Path(__file__).parent.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 120
+        while not (broken / RUNS).exists() or len((broken / RUNS).read_bytes().splitlines()) < 20:
+            assert child.poll() is None, child.stderr and child.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        kept = len((broken / RUNS).read_bytes().splitlines())
+        cluster.remove_node(second, allow_graceful=False)
+        _, said = child.communicate(timeout=240)
+        assert child.returncode == 0, said
+    finally:
+        cluster.shutdown()
+    assert kept < 240, "a process went while there was work to do"
+    assert main(command(plant, whole, *free)) == 0
+    first, other = (json.loads((folder / "sweep.json").read_text()) for folder in (whole, broken))
+    assert {**first, "notes": []} == {**other, "notes": []}
+    assert (whole / "sweep.csv").read_bytes() == (broken / "sweep.csv").read_bytes()

@@ -65,7 +65,7 @@ def test_the_fluid_is_asked_where_it_is_worth_its_compilation_or_where_somebody_
         ({"robust": Robust()}, {}, FREE, ["several plants"]),
         ({}, {"phases": "prefill_first"}, FREE, ["phases prefill_first"]),
         ({}, {"triage": "degrade"}, FREE, ["triage degrade"]),
-        ({}, {"stride": 0.5, "memory_price_s": 0.001}, FREE, ["strides", "the price of memory"]),
+        ({}, {"stride": 0.5, "memory_price_s": 0.001}, FREE, ["strides"]),
         ({}, {"admission": "lookahead"}, ("lookahead_z",), ["admission lookahead", "lookahead_z"]),
         ({"limits": dataclasses.replace(LIMITS, scheduling="async")}, {}, FREE, ["steps composed ahead"]),
     ],

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import evaluate, simulate
 from headway.experiments.constraints import Requirement, kept_json, seen_of, violation
+from headway.experiments.judgement import robust_json
+from headway.experiments.outcomes import outcomes_of
 from headway.experiments.problem import Effort, Problem
-from headway.experiments.robust import Robust, pooled, worlds
+from headway.experiments.robust import APART, JOINTLY, Robust, drawn_how, pooled, worlds
 from headway.experiments.selection import MISSED, VALUE, choose
 from headway.experiments.tune import tune
 from headway.models.generators import Gamma, Synthetic
@@ -112,19 +114,33 @@ def test_a_class_or_a_bound_that_is_none_is_refused_before_anything_is_run(asked
 
 @pytest.fixture(scope="module")
 def unbound():
-    return tune(problem(), EFFORT)
+    return tune(problem(20.0), EFFORT)
 
 
 def test_a_requirement_that_can_be_kept_is_kept_in_training(unbound) -> None:
     # without a requirement requests are shed; with one, a candidate that sheds none is taken though it attains less
     asked = parse_requirements("shed<=0%")
-    found = tune(problem(require=asked), EFFORT)
+    found = tune(problem(20.0, require=asked), EFFORT)
     assert unbound.tuned.goodput.shed > 0
     assert not [w for w in found.warnings if w.startswith("infeasible")]
-    train = problem(require=asked).draws(EFFORT, heldout=False)
-    assert problem(require=asked).scores([found.tuned.candidate], train)[0, MISSED] == 0
+    train = problem(20.0, require=asked).draws(EFFORT, heldout=False)
+    assert problem(20.0, require=asked).scores([found.tuned.candidate], train)[0, MISSED] == 0
     assert [one["name"] for one in found.kept] == ["shed"]
     assert found.kept[0]["value"] == pytest.approx(found.tuned.goodput.shed)
+
+
+def test_who_sheds_everybody_keeps_no_promise_of_a_time() -> None:
+    base = default_candidate(noisy(), TWO, LIMITS)
+    # a first token wanted before it can come: every request is given up on arrival
+    hopeless = (dataclasses.replace(TWO[0], ttft_s=1e-3), TWO[1])
+    asked = parse_requirements("itl_p99.chat<=25ms,ttft_p99.chat<=1s,itl_p99.doc<=40ms")
+    draws = problem().draws(EFFORT, heldout=False)
+    measures = evaluate(noisy(), [base], draws, hopeless, LIMITS)[0]
+    found = seen_of(asked, base, draws, [noisy()], hopeless, LIMITS, measures)
+    assert [found[r] for r in asked[:2]] == [float("inf")] * 2
+    assert np.isfinite(found[asked[2]])
+    assert [r.missed(found[r]) for r in asked[:2]] == [10.0, 10.0]
+    assert asked[0].words(found[asked[0]]) == "itl_p99.chat of nobody served, at most 25.0 ms"
 
 
 def test_what_cannot_be_kept_is_said_and_missed_least() -> None:
@@ -170,6 +186,68 @@ def test_plants_are_drawn_around_the_fitted_one_and_mirror_each_other() -> None:
     again = worlds(noisy(), Robust(plants=200, seed=3))
     assert [p.plant for p in drawn] == [p.plant for p in again]
     assert [p.plant for p in drawn] != [p.plant for p in worlds(noisy(), Robust(plants=200, seed=4))]
+
+
+TOGETHER = [
+    {"names": ["decode.floor", "decode.per_decode_request", "shape.knee_tokens"], "matrix": [[1, -0.9, 0], [-0.9, 1, 0], [0, 0, 1]]}
+]
+
+
+def leaning(correlation: object) -> IdentifiedPlant:
+    return dataclasses.replace(noisy(), about={**noisy().about, "correlation": correlation})
+
+
+def moved(identified: IdentifiedPlant, plants: int = 400) -> dict[str, np.ndarray]:
+    """Each coefficient over the plants drawn, as a share of what was fitted."""
+    drawn, fitted = worlds(identified, Robust(plants=plants, seed=3)), PLANT.coefficients()
+    names = [n for n, c in fitted.items() if c.value > 0]
+    return {n: np.array([p.plant.coefficients()[n].value for p in drawn]) / fitted[n].value for n in names}
+
+
+def test_coefficients_are_drawn_as_they_lean_against_each_other() -> None:
+    found, apart = moved(leaning(TOGETHER)), moved(noisy())
+    pair = lambda of, a, b: np.corrcoef(of[a], of[b])[0, 1]  # noqa: E731
+    assert pair(found, "decode.floor", "decode.per_decode_request") == pytest.approx(-0.9, abs=0.03)
+    assert abs(pair(found, "decode.floor", "mixed.floor")) < 0.15, "of other regimes, independent"
+    assert abs(pair(apart, "decode.floor", "decode.per_decode_request")) < 0.15
+    for name in ("decode.floor", "decode.per_decode_request", "mixed.per_prefill_token"):
+        assert found[name].std() == pytest.approx(0.1 / 1.96, rel=0.15), "each by itself as far as its interval says"
+        assert found[name].mean() == pytest.approx(1.0, abs=1e-6)
+    # floor and slope of a decode step of 20 requests: together they vary less than apart
+    weigh = lambda of: 6e-3 * of["decode.floor"] + 20 * 7e-5 * of["decode.per_decode_request"]  # noqa: E731
+    assert weigh(found).std() < weigh(apart).std()
+    assert (drawn_how(leaning(TOGETHER)), drawn_how(noisy())) == (JOINTLY, APART)
+    # a rounded matrix with an eigenvalue below 0 is a correlation all the same
+    rounded = [{"names": ["decode.floor", "decode.per_decode_request"], "matrix": [[1.0, -1.0], [-1.0, 1.0]]}]
+    assert pair(moved(leaning(rounded)), "decode.floor", "decode.per_decode_request") == pytest.approx(-1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong", [[{"names": ["a", "b"]}], [3], [{"names": ["a", "b"], "matrix": [[1, 2], [2, 1]]}], [{"names": ["a"], "matrix": [1]}]]
+)
+def test_a_correlation_that_is_none_is_refused_in_one_line(wrong: object) -> None:
+    with pytest.raises(ValueError, match=r"^plant.json: correlation .*; write it anew with `headway fit`$"):
+        Robust().check(leaning(wrong))
+
+
+def test_a_result_says_how_its_plants_were_drawn() -> None:
+    for identified, how in ((leaning(TOGETHER), JOINTLY), (noisy(), APART)):
+        tried = dataclasses.replace(problem(robust=Robust("mean", plants=2)), identified=identified)
+        base = default_candidate(identified, TWO, LIMITS)
+        found = robust_json(tried, base, base, tried.draws(EFFORT, heldout=True)[:2])
+        assert found is not None
+        assert found["drawn"] == how
+
+
+def test_runs_on_threads_are_those_of_one_after_the_other() -> None:
+    tried, candidate = problem(), default_candidate(noisy(), TWO, LIMITS)
+    runs = [(noisy(), candidate, d) for d in tried.draws(EFFORT, heldout=False)]
+    together, alone = outcomes_of(runs, TWO, LIMITS), [simulate(*run, TWO, LIMITS) for run in runs]
+    for a, b in zip(together, alone, strict=True):
+        assert np.array_equal(a.ttft_s, b.ttft_s, equal_nan=True)
+        assert np.array_equal(a.on_time, b.on_time)
+        assert np.array_equal(a.gaps, b.gaps)
+    assert outcomes_of([], TWO, LIMITS) == []
 
 
 def test_the_worst_runs_count_and_the_mean_is_the_mean() -> None:

@@ -85,7 +85,7 @@ def configuration(seed: int) -> Problem:
     tokens, most = float(rng.integers(1, 401)), float(choose([20, 60, 400]))
     law = {
         "pi": PILaw(kp=0.25, ki=0.35, slope_s_per_token=4.1e-5, initial_tokens=tokens, most_tokens=most),
-        "tracker": TrackerLaw(plant, most_tokens=most, quantum_tokens=choose([1.0, 8.0])),
+        "tracker": TrackerLaw(plant, most_tokens=most, quantum_tokens=choose([1.0, 8.0]), least_tokens=12.0 * (place % 2)),
     }[kind.law]
     itl_s = rng.uniform(0.012, 0.05, CLASSES)
     targets = tuple(Target(rng.uniform(0.05, 1.0), d, float(rng.choice([0.0, 0.002])), name=f"class {c}") for c, d in enumerate(itl_s))
