@@ -78,7 +78,7 @@ def default_candidate(
     law = dataclasses.replace(law, least_tokens=least)  # pyright: ignore[reportCallIssue]  # a dataclass by @pytree
     given = dict(policy or {})
     keyed = given.get("order", Policy().order) != "fcfs"
-    own = {
+    own: dict[str, Any] = {
         "chunk_tokens": most,
         "running_limit": float(limits.max_seqs),
         "estimate": _estimate(targets, rate_tps, prompt_tokens),

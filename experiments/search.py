@@ -103,7 +103,8 @@ def search(
         own = kept[i].space
         if id(own) not in descents:
             descents[id(own)] = _Descents(problem, own, draws, effort, ledger, found)
-        found = found.joined(*descents[id(own)].run(kept[i].point, rng, tell), own)
+        passed, theirs = descents[id(own)].run(kept[i].point, rng, tell)
+        found = found.joined(passed, theirs, own)
     return found
 
 

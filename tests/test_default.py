@@ -14,6 +14,7 @@ from headway.controllers.default import ESTIMATE, LEAST_TOKENS, MOST_MARGIN, PRI
 from headway.controllers.policy import prefill_rate_tps
 from headway.controllers.record import ControllerRecord, content_hash
 from headway.controllers.simulator import draw, evaluate
+from headway.controllers.tracker import TrackerLaw
 from headway.engines.runtime import Runtime
 from headway.experiments.baseline import Static
 from headway.models.arrivals import Poisson
@@ -88,7 +89,9 @@ def test_stock_does_no_better_where_documents_share_an_overloaded_engine() -> No
 
 
 def test_a_file_from_before_the_floor_reads_as_a_law_without_one_and_is_not_called_edited() -> None:
-    law = dataclasses.replace(default_candidate(fitted(), TWO, LIMITS).law, least_tokens=0.0)  # pyright: ignore[reportCallIssue]
+    law = default_candidate(fitted(), TWO, LIMITS).law
+    assert isinstance(law, TrackerLaw)
+    law = dataclasses.replace(law, least_tokens=0.0)  # pyright: ignore[reportCallIssue]
     data = json.loads(json.dumps(record(law).to_json()))
     del data["law"]["gains"]["least_tokens"]
     acting = {name: part for name, part in data.items() if name not in ("schema", "content_sha256", "workload", "tuning")}
