@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headway.controllers.feedforward import FeedforwardLaw
@@ -31,10 +32,9 @@ HULL = Hull(16.0, 4096.0, 512.0, 2e5)
 ITL_S = 0.06
 
 
-def exported(folder: Path, law: Any, policy: Policy = Policy(running_limit=8.0)) -> Any:  # noqa: B008
-    held = record(
-        law, PLANT, policy, targets=(Target(5.0, ITL_S, name="chat"), Target(60.0, ITL_S, name="batch")), limits=LIMITS, hull=HULL
-    )
+def exported(folder: Path, law: Any, policy: Policy = Policy(running_limit=8.0), itl_s: float = ITL_S) -> Any:  # noqa: B008
+    targets = (Target(5.0, itl_s, name="chat"), Target(60.0, itl_s, name="batch"))
+    held = record(law, PLANT, policy, targets=targets, limits=LIMITS, hull=HULL)
     return EXPORTERS["transformers"](held, folder)
 
 
@@ -157,7 +157,7 @@ asked = GenerationConfig(max_new_tokens=24, do_sample=False, eos_token_id=-1, pa
 draw = random.Random(1)
 inputs = [[draw.randrange(10, 1900) for _ in range(draw.randrange(20, 300))] for _ in range(60)]
 answers = {}
-for mode in ("observe", "control", "excite"):
+for mode in sys.argv[1:]:
     if mode != "observe":
         inputs = inputs[:40]
     headway.register("gains.json" if mode == "control" else None, mode=mode, trace=mode + ".jsonl")
@@ -175,16 +175,14 @@ def test_real_transformers_obeys_the_budget_and_the_law_holds_the_step(tmp_path:
     python = Path(os.environ.get("HEADWAY_VLLM") or Path(__file__).resolve().parents[1] / ".venv-vllm") / "bin" / "python"
     if not python.is_file():
         pytest.skip(f"no transformers at {python.parents[1]}; scripts/vllm-env makes it")
-    folder = exported(tmp_path / "out", UpDownLaw(initial_tokens=128.0, most_tokens=512.0), Policy(running_limit=12.0)).folder
-    (folder / "run.py").write_text(REAL)
-    quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run([python, "run.py"], cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=quiet)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "gives up" not in done.stderr
-    answers = json.loads(done.stdout.split("ANSWER")[1])
+    answers, traces = serve(python, tmp_path / "stock", ITL_S, "observe")
+    # as the machine goes: the stock scheduler packs each step full, and most of those steps are to be too long
+    itl_s = 0.6 * float(np.median([r["step_time_s"] for r in traces["observe"][1:] if r["prefill_tokens"]]))
+    more, controlled = serve(python, tmp_path / "out", itl_s, "control", "excite")
+    answers |= more
+    traces |= controlled
     assert [answers[mode][:3] for mode in ("observe", "control", "excite")] == [[60, 1440, []], [40, 960, []], [40, 960, []]]
     assert answers["control"][3] == answers["excite"][3], "the budget of a step changes nothing in what is generated"
-    traces = {mode: [json.loads(line) for line in (folder / f"{mode}.jsonl").read_text().splitlines()] for mode in answers}
     for mode, (header, *rows) in traces.items():
         assert (header["headway_trace"], header["engine"], header["mode"]) == (1, "transformers", mode)
         assert header["limits"] == {"max_tokens": 512, "max_seqs": 16, "block_tokens": 32, "kv_tokens": 4096}
@@ -195,13 +193,26 @@ def test_real_transformers_obeys_the_budget_and_the_law_holds_the_step(tmp_path:
         assert sum(r["prefill_tokens"] for r in rows) >= 0.9 * answers[mode][4], "the last step alone is not measured"
     assert max(r["running"] for r in traces["control"][1:]) == 12
     assert len({r["token_budget"] for r in traces["excite"][1:]}) >= 4
-    # on a machine that does other things as well, only side by side: the stock scheduler packs each step full
-    late = {mode: share_late(traces[mode][1:]) for mode in ("observe", "control")}
-    assert late["observe"] > 0.3, late
+    # on a machine that does other things as well, only side by side
+    late = {mode: share_late(traces[mode][1:], itl_s) for mode in ("observe", "control")}
+    assert late["observe"] > 0.5, late
     assert late["control"] < 0.5 * late["observe"], late
 
 
-def share_late(rows: list[dict[str, Any]]) -> float:
+def serve(python: Path, folder: Path, itl_s: float, *modes: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the real scheduler answered, and the steps it traced, mode by mode."""
+    law, policy = UpDownLaw(initial_tokens=128.0, most_tokens=512.0), Policy(running_limit=12.0)
+    folder = exported(folder, law, policy, itl_s).folder
+    (folder / "run.py").write_text(REAL)
+    quiet = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run([python, "run.py", *modes], cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=quiet)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "gives up" not in done.stderr
+    traces = {mode: [json.loads(line) for line in (folder / f"{mode}.jsonl").read_text().splitlines()] for mode in modes}
+    return json.loads(done.stdout.split("ANSWER")[1]), traces
+
+
+def share_late(rows: list[dict[str, Any]], itl_s: float) -> float:
     """Share of the steps with prompt tokens that took longer than the target."""
-    mixed = [r["step_time_s"] > ITL_S for r in rows if r["prefill_tokens"]]
+    mixed = [r["step_time_s"] > itl_s for r in rows if r["prefill_tokens"]]
     return sum(mixed) / len(mixed)
