@@ -28,6 +28,7 @@ BY_CLASS, EITHER = ("class_shares", "priority_s"), ("tolerance", "estimate")
     SHED_CAP,
     TIMEOUT,
     AGING,
+    AGING_NEXT,
     CHUNK,
     RUNNING,
     SETPOINT_S,
@@ -58,9 +59,10 @@ BY_CLASS, EITHER = ("class_shares", "priority_s"), ("tolerance", "estimate")
     HAS_PRIORITIES,
     HAS_STRIDES,
     SHARES,
-) = range(35)
+) = range(36)
 """Places in a packed policy. At the last begin the shares of the classes; their priorities, strides, tolerances,
-estimates, and the packed plant that admission predicts with follow."""
+estimates, and the packed plant that admission predicts with follow. The aging rate is that of all who have a key; the next one,
+which a gain schedule moves, takes its place when all keys are made anew."""
 
 PRIORITIES, STRIDES, TOLERANCES, ESTIMATES, POLICY_PLANT = (SHARES + MOST_CLASSES * k for k in (1, 2, 3, 4, 5))
 """Where priorities [s], strides [steps], tolerances, estimates and the packed plant begin."""
@@ -261,7 +263,8 @@ def pack_policy(policy: Policy, law: Controller, targets: tuple[Target, ...], li
     budget_s = min(t.budget_s for t in targets)
     setpoint_s = (1 - law.setpoint_margin) * budget_s
     packed[[ORDER, TRIAGE]] = ORDERS.index(policy.order), TRIAGES.index(policy.triage)
-    packed[[SHED_CAP, TIMEOUT, AGING]] = policy.shed_cap, policy.timeout, policy.aging_rate
+    packed[[SHED_CAP, TIMEOUT]] = policy.shed_cap, policy.timeout
+    packed[[AGING, AGING_NEXT]] = policy.aging_rate
     packed[CHUNK] = np.floor(policy.chunk_tokens)
     packed[RUNNING] = min(np.floor(policy.running_limit), limits.max_seqs)
     packed[[SETPOINT_S, BUDGET_S]] = setpoint_s, budget_s

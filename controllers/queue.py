@@ -9,17 +9,7 @@ from __future__ import annotations
 
 import math
 
-from headway.controllers.order import (
-    DEFER,
-    DEGRADED,
-    FCFS,
-    QUEUE_TIMEOUT,
-    REJECT,
-    carried_tokens,
-    infeasible_from_s,
-    key_of,
-    leaves_at_s,
-)
+from headway.controllers.order import DEGRADED, FCFS, QUEUE_TIMEOUT, REJECT, key_of, leaves_at_s
 from headway.controllers.policy import (
     ASYNC,
     BLOCK,
@@ -37,9 +27,6 @@ from headway.models.goodput import EXPIRED, FAILED, REJECTED, WAITING
 from headway.models.heap import drop_least, heapify, push
 from headway.models.mechanics import client_left, end_request
 from headway.models.state import BEHIND, COMING, FEASIBLE, LEAVING, WAITING_IDS
-
-RENEW, RENEW_STEPS = 0.05, 32
-"""Change of the measured rate at which estimates take it, and fewest steps in between, more where more wait: keys stand still."""
 
 
 @compiled
@@ -256,68 +243,6 @@ def arrive(req, e, ids, keys, policy, targets, units, unit_ids):
             end_request(i, req, e, ids, keys, FAILED)
         else:
             join(i, req, e, ids, keys, policy, targets, units, unit_ids)
-
-
-@compiled_inline
-def renewal_due(e):
-    """Whether estimates take the measured rate in this step.
-
-    Args:
-        e: the books.
-
-    Returns:
-        True if so.
-    """
-    changed = abs(e.rate_tps - e.used_tps) > RENEW * e.used_tps
-    return changed and e.step - e.renewed >= max(RENEW_STEPS, e.n_waiting)
-
-
-@compiled
-def renew(req, e, ids, keys, policy, targets, units, unit_ids):
-    """Let estimates take the measured rate, which has changed: keys and prefix hits of all who wait are made anew.
-
-    Args:
-        req: requests.
-        e: the books.
-        ids: id table.
-        keys: key table [s].
-        policy: packed.
-        targets: shape (classes, 4) [s].
-        units: the prefix cache.
-        unit_ids: hash ids of all prompts.
-    """
-    e.used_tps = e.rate_tps
-    e.renewed = e.step
-    e.carried = carried_tokens(e, policy)
-    keyed = policy[ORDER] != FCFS
-    for c in range(targets.shape[0]):
-        e.n_feasible[c], e.n_behind[c] = 0, 0
-    e.n_leaving = 0
-    low, high = (0, e.n_waiting) if keyed else (e.head, e.tail)
-    for k in range(low, high):
-        i = ids[WAITING_IDS, k]
-        r = req[i]
-        if r.status != WAITING:
-            continue
-        r.behind = 1 if r.degraded + r.spared > 0 and r.emitted == 0.0 else 0
-        if not r.admitted_s >= 0.0 and r.units > 0 and e.unit_blocks > 0:
-            _, _, r.hit = spared(r, e, policy[BLOCK], units, unit_ids)
-        if policy[TRIAGE] == DEFER and r.emitted == 0.0 and e.now_s > infeasible_from_s(r, e, policy, targets):
-            r.behind = 1  # at once: thousands who are deferred already need not be found one by one again
-        r.leave_s = leaves_at_s(r, e, policy, targets)
-        if r.leave_s < math.inf:
-            ids[LEAVING, e.n_leaving], keys[LEAVING, e.n_leaving] = i, r.leave_s
-            e.n_leaving += 1
-        if keyed:
-            r.key_s = key_of(r, e, policy, targets)
-            row, n = (BEHIND, e.n_behind) if r.behind > 0 else (FEASIBLE, e.n_feasible)
-            at = e.heap_at[r.class_id] + n[r.class_id]
-            ids[row, at], keys[row, at] = i, r.key_s
-            n[r.class_id] += 1
-    heapify(keys, ids, LEAVING, 0, e.n_leaving)
-    for c in range(targets.shape[0]):
-        heapify(keys, ids, FEASIBLE, e.heap_at[c], e.n_feasible[c])
-        heapify(keys, ids, BEHIND, e.heap_at[c], e.n_behind[c])
 
 
 @compiled_inline

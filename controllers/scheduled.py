@@ -29,7 +29,7 @@ from headway.controllers.gain_schedule import (
 from headway.controllers.gain_schedule import RUNNING as RUNNING_KNOTS
 from headway.controllers.order import carried_tokens
 from headway.controllers.policy import (
-    AGING,
+    AGING_NEXT,
     BLOCKS,
     BUDGET_S,
     CHUNK,
@@ -260,7 +260,7 @@ def follow_load(e, schedule, policy, law, targets):
         if code == MARGIN:
             set_margin(value, schedule, policy, law, targets)
         elif code == AGING_RATE:
-            policy[AGING] = value
+            policy[AGING_NEXT] = value
         elif code == CHUNK_TOKENS:
             policy[CHUNK] = math.floor(2.0**value * WHOLE)
         else:

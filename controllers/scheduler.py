@@ -28,7 +28,8 @@ from headway.controllers.policy import (
     RESERVATION,
     RUNNING,
 )
-from headway.controllers.queue import arrive, kept_free, leave, next_arrival_s, part, renew, renewal_due
+from headway.controllers.queue import arrive, kept_free, leave, next_arrival_s, part
+from headway.controllers.renewal import renew, renewal_due
 from headway.models.compiled import compiled, compiled_inline
 from headway.models.goodput import WAITING
 from headway.models.mechanics import enter, schedule_chunk, schedule_decode
@@ -75,7 +76,7 @@ def plan(req, books, ids, keys, units, unit_ids, law_state, policy, law, targets
     # what seldom happens is looked for here: a call with nine arrays costs as much as all else that a small step does
     if next_arrival_s(req, e, keys) <= (e.seen_s if policy[ASYNC] > 0.0 else e.now_s):
         arrive(req, e, ids, keys, policy, targets, units, unit_ids)
-    if renewal_due(e):
+    if renewal_due(e, policy):
         renew(req, e, ids, keys, policy, targets, units, unit_ids)
     if e.n_leaving > 0 and keys[LEAVING, 0] < e.now_s:
         leave(req, e, ids, keys, policy, targets)

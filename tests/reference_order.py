@@ -13,11 +13,13 @@ from tests.reference_schedule import Gains
 
 
 class Order:
-    """Keys and verdicts under one policy. `rate_tps` is measured, `used_tps` is what estimates are made with, `gains` are in force."""
+    """Keys and verdicts under one policy. `rate_tps` is measured, `used_tps` is what estimates are made with, `gains` are in force,
+    but for the aging rate, which is that of all keys until all are made anew."""
 
     def __init__(self, policy: Policy, limits: Limits, cache: Cache, gains: Gains, rate_tps: float) -> None:
         self.policy, self.limits, self.cache, self.gains = policy, limits, cache, gains
         self.rate_tps = self.used_tps = rate_tps
+        self.aging_rate = gains.aging_rate
         self.renewed_at = 0
         self.deficit = [0.0] * len(gains.weights)
         self.arrivals: Counter[int] = Counter()
@@ -40,10 +42,12 @@ class Order:
         return r.gains if r.status == "waiting" and r.gains is not None else self.gains
 
     def renew_rate(self, waiting: list[Request], step: int) -> None:
-        """The measured rate is used once it is more than 5 % off, but not soon again; who waits is then looked up anew."""
-        off = abs(self.rate_tps - self.used_tps) > 0.05 * self.used_tps
+        """The measured rate is used once it is more than 5 % off, and the aging rate of the load once it is .01 off, but not soon
+        again; who waits is then looked up anew."""
+        off = abs(self.rate_tps - self.used_tps) > 0.05 * self.used_tps or abs(self.gains.aging_rate - self.aging_rate) > 0.01
         if off and step - self.renewed_at >= max(32, len(waiting)):
             self.used_tps, self.renewed_at = self.rate_tps, step
+            self.aging_rate = self.gains.aging_rate
             for r in waiting:
                 self.look_up(r)
 
@@ -111,7 +115,7 @@ class Order:
     def key_s(self, r: Request) -> float:
         key = r.arrival_s + self.ttft_s(r)
         if self.policy.order == "slack":
-            key = (1 + self.gains_of(r).aging_rate) * r.arrival_s + self.ttft_s(r) - self.estimate_s(r)
+            key = (1 + self.aging_rate) * r.arrival_s + self.ttft_s(r) - self.estimate_s(r)
         if r.status == "waiting":
             key += self.policy.memory_price_s * (self.cache.blocks_for(r.to_compute) - r.hit // self.limits.block_tokens)
         return key - self.priority_s(r)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from headway.controllers import FeedforwardLaw, PILaw, StaticLaw, TrackerLaw, UpDownLaw
 from headway.controllers.controller import Controller
 from headway.controllers.gain_schedule import NAMES, RANGES, GainSchedule, knots_of
-from headway.controllers.policy import AGING, CHUNK, HAS_STRIDES, RUNNING, SETPOINT_S, SHARES, STRIDES, Policy
+from headway.controllers.policy import AGING, AGING_NEXT, CHUNK, HAS_STRIDES, RUNNING, SETPOINT_S, SHARES, STRIDES, Policy
 from headway.controllers.pools import Pools
 from headway.controllers.record import ControllerRecord
 from headway.controllers.scheduled import at_rest, check_gains, pack_candidate, stack_schedules
@@ -209,8 +209,10 @@ def test_each_gain_changes_a_result_along_each_axis(name: str, axis: int) -> Non
     shape[axis] = 4
     rises = np.linspace(low, high, 4).reshape(1, *shape)
     law = PILaw(slope_s_per_token=4e-5)
-    still = [simulate(*crowded(law, GainSchedule.constant((name,), [x]))) for x in (low, high)]
-    moving = simulate(*crowded(law, GainSchedule((name,), rises)))
+    long = one_of_each(160)  # keys are made anew every 32 steps at most: an aging rate must have time to move
+    under = lambda gains: simulate(*crowded(law, gains)._replace(drawn=long))  # noqa: E731
+    still = [under(GainSchedule.constant((name,), [x])) for x in (low, high)]
+    moving = under(GainSchedule((name,), rises))
     for one in still:
         assert not np.array_equal(moving.ttft_s, one.ttft_s, equal_nan=True)
 
@@ -219,15 +221,16 @@ def test_each_gain_changes_a_result_along_each_axis(name: str, axis: int) -> Non
 def test_every_step_is_composed_under_the_gains_of_what_the_last_one_left(law: Controller) -> None:
     names = tuple(n for n in ("margin", "aging_rate", "chunk_tokens", "share.0", "share.1") if n != "margin" or "margin" in law.gains())
     gains = table(names, (4, 3, 3), 7)
-    seen, of = set(), crowded(law, gains)
+    seen, used, of = set(), set(), crowded(law, gains)
     for s, p, composed in steps_of(of):
         load, e = load_of(s, blocks_of(p), p.policy[RUNNING]), s.books[0]
         if composed:
+            used.add(float(p.policy[AGING]))
             continue
         assert e["queued"] == load.queued_tokens
         assert e["ready"] / p.policy[RUNNING] == load.running_share
         found = dict(zip(names, gains.at(*load), strict=True))
-        assert p.policy[AGING] == pytest.approx(found["aging_rate"], rel=1e-12)
+        assert p.policy[AGING_NEXT] == pytest.approx(found["aging_rate"], rel=1e-12)
         assert p.policy[CHUNK] == math.floor(2 ** found["chunk_tokens"] * (1 + 1e-9))
         assert p.policy[SHARES : SHARES + 2] == pytest.approx([found["share.0"], found["share.1"]], rel=1e-12)
         if "margin" in found:
@@ -237,8 +240,23 @@ def test_every_step_is_composed_under_the_gains_of_what_the_last_one_left(law: C
             np.testing.assert_allclose(p.law, moved.pack(), rtol=1e-12)
             assert p.policy[STRIDES + 1] == max(1, math.floor(0.6 * 0.05 / setpoint_s + 1e-9))
             assert p.policy[HAS_STRIDES] == (p.policy[STRIDES + 1] > 1)
-        seen.add(float(p.policy[AGING]))
+        seen.add(float(p.policy[AGING_NEXT]))
     assert len(seen) > 20
+    assert 2 <= len(used) < len(seen)
+    assert used <= seen
+
+
+@pytest.mark.parametrize("clock_s", [4096.0, 2.0**20])
+def test_an_aging_rate_that_follows_the_load_knows_no_time_of_day(clock_s: float) -> None:
+    """Keys of different rates would be told apart by the clock: by days where an engine has run for a fortnight."""
+    rises = GainSchedule(("aging_rate",), np.linspace(0.0, 5.0, 6).reshape(1, 6, 1, 1))
+    of = crowded(PILaw(slope_s_per_token=4e-5), rises)._replace(drawn=one_of_each(160))
+    w = of.drawn.workload
+    later = of._replace(drawn=of.drawn._replace(workload=dataclasses.replace(w, arrival_s=w.arrival_s + clock_s)))
+    at_once, at_last = simulate(*of), simulate(*later)
+    np.testing.assert_allclose(at_last.ttft_s, at_once.ttft_s, atol=1e-6)
+    still = simulate(*of._replace(candidate=of.candidate._replace(gains=GainSchedule.constant(("aging_rate",), [0.0]))))
+    assert not np.allclose(still.ttft_s, at_once.ttft_s, equal_nan=True)
 
 
 @settings(max_examples=120)

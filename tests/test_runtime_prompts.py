@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from headway.controllers.order import BEHIND_S, STREAM_S, carried_tokens, infeasible_from_s, key_of
 from headway.controllers.pi import PILaw
 from headway.controllers.policy import ORDERS, RATE_TPS, TRIAGES, Policy, pack_policy, pack_targets
-from headway.controllers.queue import RENEW, RENEW_STEPS, join, leave, renew, renewal_due
+from headway.controllers.queue import join, leave
+from headway.controllers.renewal import RENEW, RENEW_AGING, RENEW_STEPS, renew, renewal_due
 from headway.controllers.simulator import fresh_state
 from headway.engines import runtime_prompts
 from headway.engines.export import gains_json
@@ -50,7 +51,7 @@ def idle(packed: np.ndarray, limits: Limits, rows: list[tuple] = [(0.0, 1, 0)]) 
 def renew_as_planned(s: State, packed: np.ndarray) -> None:
     """What the scheduler does with the rate before it composes a step."""
     e = s.books[0]
-    if renewal_due(e):
+    if renewal_due(e, packed):
         renew(s.req, e, s.ids, s.keys, packed, pack_targets(TARGETS), s.units, s.unit_ids)
 
 
@@ -151,7 +152,7 @@ def asked_key(run: Runtime, r: Any, now_s: float, limits: Limits, *, degraded: b
 def test_what_the_engine_and_its_runtime_both_know_is_the_same() -> None:
     assert (runtime_prompts.ORDERS, runtime_prompts.TRIAGES) == (ORDERS, TRIAGES)
     assert (runtime_prompts.BEHIND_S, runtime_prompts.STREAM_S) == (BEHIND_S, STREAM_S)
-    assert (runtime_prompts.RENEW, runtime_prompts.RENEW_STEPS) == (RENEW, RENEW_STEPS)
+    assert (runtime_prompts.RENEW, runtime_prompts.RENEW_STEPS, runtime_prompts.RENEW_AGING) == (RENEW, RENEW_STEPS, RENEW_AGING)
     plain = Policy()
     for name, off in runtime_prompts.ENGINES_OWN.items():
         assert getattr(plain, name) == (() if name == "class_shares" else off)
@@ -188,7 +189,7 @@ def test_a_rate_that_creeps_is_renewed_as_the_scheduler_renews_it_and_a_reset_fo
         tokens = 1000 if k % 3 else 10  # the last is too little to say anything of the rate, and a step all the same
         e["prefill"] = tokens
         count_step(e, 4 * 1000 / first)
-        due = renewal_due_with(e, waiting)
+        due = renewal_due_with(e, packed, waiting)
         if due:
             e["used_tps"], e["renewed"] = e["rate_tps"], e["step"]
         run.observe(4 * 1000 / first, tokens)
@@ -200,10 +201,10 @@ def test_a_rate_that_creeps_is_renewed_as_the_scheduler_renews_it_and_a_reset_fo
     assert run.used_tps == run.rate_tps == first
 
 
-def renewal_due_with(e: Any, waiting: int) -> bool:
+def renewal_due_with(e: Any, packed: np.ndarray, waiting: int) -> bool:
     """The scheduler's own answer, were so many in its queue."""
     kept, e["n_waiting"] = e["n_waiting"], waiting
-    due = bool(renewal_due(e))
+    due = bool(renewal_due(e, packed))
     e["n_waiting"] = kept
     return due
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headway.controllers.controller import Controller
 from headway.controllers.gain_schedule import GainSchedule
-from headway.controllers.policy import AGING, CHUNK, RUNNING, SETPOINT_S, Policy
+from headway.controllers.policy import AGING, AGING_NEXT, CHUNK, RUNNING, SETPOINT_S, Policy
 from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate, Draw
 from headway.engines import EXPORTERS
@@ -81,23 +81,28 @@ def test_it_follows_the_load_step_by_step_as_the_engine_does(law: str) -> None:
     names = ("aging_rate", "chunk_tokens", *(("margin",) if "margin" in made.gains() else ()))
     record = scheduled(made, tables(*names), Policy(running_limit=40.0, triage="none"))
     of = Problem(known(PLANT, LIMITS), record.candidate, crowd(), TARGETS, LIMITS)
-    run, seen = Runtime(record.to_json()), set()
+    run, seen, used, before = Runtime(record.to_json()), set(), set(), 0
     assert run.setpoint_s == pytest.approx(record.to_json()["setpoint_s"], rel=1e-12)
     for s, p, composed in steps_of(of):
         e = s.books[0]
         if not composed:
             run.follow_load(e["queued"], e["ready"], (blocks_of(p) - e["free"]) / blocks_of(p))
             assert run.setpoint_s == p.policy[SETPOINT_S]
-            assert (run.aging_rate, run.chunk_tokens, run.running_limit) == (p.policy[AGING], p.policy[CHUNK], p.policy[RUNNING])
+            assert (run.aging_next, run.chunk_tokens, run.running_limit) == (p.policy[AGING_NEXT], p.policy[CHUNK], p.policy[RUNNING])
             assert run.gains == tuple(p.law[1 : 1 + len(run.gains)])
-            seen.add((run.aging_rate, run.chunk_tokens))
+            seen.add((run.aging_next, run.chunk_tokens))
+            before = e["n_waiting"] - e["arrived"]
             continue
         last = (e["last_step_s"], e["last_prefill"], e["last_decodes"], e["last_bound"] == BOUND_BY_BUDGET)
         ready = (e["ready"], e["last_kv"], e["last_pairs"], e["last_chunks"], e["ready_kv"], e["context"] if e["prompts"] else 0.0)
+        run.waiting_requests = int(before + e["arrived"])
         assert run.update(*(last if e["step"] else (None, 0, 0, False)), *ready) == e["token_budget"]
+        assert run.aging_rate == p.policy[AGING]
+        used.add(run.aging_rate)
     assert run.faults == run.unfollowed == 0
     assert not run.reverted
     assert len(seen) > 100
+    assert 2 <= len(used) == run.renewals + 1
 
 
 @pytest.mark.parametrize("bad", [(None, 3, 0.5), (-1.0, 3, 0.5), (100.0, math.nan, 0.5), (100.0, 3, math.inf), ("many", 3, 0.5)])
@@ -255,7 +260,7 @@ def test_the_adapter_follows_the_load_of_its_scheduler(tmp_path: Path) -> None:
         bench.step(0.012)
         assert not bench.pilot.failed
         found = dict(zip(gains.names, gains.at(left, decoding / law.running_limit, 0.25), strict=True))
-        assert law.aging_rate == pytest.approx(found["aging_rate"], rel=1e-9)
+        assert law.aging_next == pytest.approx(found["aging_rate"], rel=1e-9)
         assert scheduler.scheduler_config.long_prefill_token_threshold == math.floor(2 ** found["chunk_tokens"] * (1 + 1e-9))
         waiting = sum(r.num_tokens - r.num_computed_tokens for r in scheduler.waiting)
         running = sum(goal - r.num_computed_tokens for r, goal in meter.prefilling.values())

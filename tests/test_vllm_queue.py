@@ -71,6 +71,7 @@ def test_whoever_is_next_has_the_least_key_and_the_count_is_right(actions: list[
         elif what == "renew":
             assert queue.law is not None
             queue.law.used_tps *= 0.5 + number / 2000.0
+            queue.law.renewals += 1
             assert queue.due(line.now_s) == []
         elif line.inside and what == "pop":
             first = queue.peek_request()

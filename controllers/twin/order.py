@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from headway.controllers.order import LACK_TOKENS
 from headway.controllers.policy import TRIAGES
-from headway.controllers.queue import RENEW, RENEW_STEPS
+from headway.controllers.renewal import RENEW, RENEW_STEPS
 from headway.controllers.twin.cache import hits
 from headway.controllers.twin.load import Choices, Load, Numbers
 from headway.controllers.twin.state import Run, Track, count, decodes, running, waiting

@@ -195,7 +195,7 @@ def _parts(record: ControllerRecord) -> str:
     policy = record.candidate.policy
     behind = ', and once a step, for "defer" ranks behind who became infeasible' if policy.triage == "defer" else ""
     lines = (
-        "- Keys stand still until `used_tps` changes, the prefill rate that estimates are made with: take them anew only then"
+        "- Keys stand still until `renewals` counts one more, by the prefill rate that estimates are made with: take them anew only then"
         f"{behind}.\n  Say in `waiting_requests` how many wait, and it changes more seldom where they are many.\n"
     )
     if policy.triage == "degrade":

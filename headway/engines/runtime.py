@@ -136,7 +136,7 @@ class Runtime(Prompts):
             place = LAWS[self.law].index("margin")
             self.gains = (*self.gains[:place], found["margin"], *self.gains[place + 1 :])
             self._set_setpoint()
-        self.aging_rate = found.get("aging_rate", self.aging_rate)
+        self.aging_next = found.get("aging_rate", self.aging_next)
         self.chunk_tokens = found.get("chunk_tokens", self.chunk_tokens)
 
     def _read_watches(self, data: dict[str, Any]) -> None:
@@ -191,8 +191,9 @@ class Runtime(Prompts):
     def follow_load(self, queued_tokens: Any, decoding_requests: Any, kv_share: Any) -> None:
         """Put the gains of a load in force, as the last step left it. Call it before `update`, and before keys are taken. It never raises.
 
-        Margin and setpoint, aging and chunk cap follow; a key that was taken before stands until `used_tps` changes. Without a
-        schedule it does nothing. A load that is no load leaves the gains as they are, and is counted in `unfollowed`.
+        Margin, setpoint and chunk cap follow at once, the aging rate when all keys are to be taken anew: a key that was taken before
+        stands until `renewals` counts one more. Without a schedule it does nothing. A load that is no load leaves the gains as they
+        are, and is counted in `unfollowed`.
 
         Args:
             queued_tokens: prompt tokens still to be computed, of all who wait or run [tokens].

@@ -16,6 +16,8 @@ STREAM_S = 1e7
 RENEW, RENEW_STEPS = 0.05, 32
 """Relative change of the measured rate at which estimates take the new one, and fewest steps in between, more where more wait:
 keys stand still in between."""
+RENEW_AGING = 0.01
+"""Change of a scheduled aging rate at which keys are taken anew [s/s]."""
 
 RATE_GAIN, RATE_TOKENS = 0.02, 64.0
 """Of the running mean of the prefill rate: weight of one step, and the fewest prompt tokens that make a step count."""
@@ -58,6 +60,7 @@ class Prompts:
     """
 
     waiting_requests: int = 0
+    renewals: int = 0
     max_tokens: float
     setpoint_s: float
     first_token_s: tuple[float, ...]
@@ -77,6 +80,7 @@ class Prompts:
             raise ValueError(f"shed_cap {self.shed_cap:g} needs order 'edf' or 'slack', got 'fcfs'")
         self.arrivals, self.sheds = [0] * len(self.first_token_s), [0] * len(self.first_token_s)
         self.timeout, self.aging_rate = number(policy, "timeout"), number(policy, "aging_rate")
+        self.aging_next = self.aging_rate
         self.chunk_tokens = float(math.floor(number(policy, "chunk_tokens")))
         self.degrade = finite(policy.get("degrade", {"value": 2.0})["value"], "degrade", 1.0)
         self.memory_price_s = finite(policy.get("memory_price_s", {"value": 0.0})["value"], "memory_price_s", 0.0)
@@ -98,8 +102,9 @@ class Prompts:
     def observe(self, step_time_s: float, prefill_tokens: float) -> None:
         """Count a step and keep the running mean of the prefill rate. `update` does it; for an engine that uses no more than this.
 
-        Estimates take the mean where it is 5 % off the rate they use and the last renewal is at least 32 steps, or as many as
-        `waiting_requests`, ago: until then `used_tps`, and with it every key, stands still.
+        Keys are to be taken anew where the mean is 5 % off the rate that estimates use, or the scheduled aging rate .01 off that of the
+        keys, and the last time is at least 32 steps, or as many as `waiting_requests`, ago. Until `renewals` counts that, every key
+        stands still.
 
         Args:
             step_time_s: duration of the last step, above 0 [s].
@@ -109,12 +114,16 @@ class Prompts:
         if prefill_tokens >= RATE_TOKENS:
             self.rate_tps += RATE_GAIN * (prefill_tokens / step_time_s - self.rate_tps)
         apart = max(RENEW_STEPS, self.waiting_requests)
-        if self._steps - self._renewed >= apart and abs(self.rate_tps - self.used_tps) > RENEW * self.used_tps:
-            self.used_tps, self._renewed = self.rate_tps, self._steps
+        if self._steps - self._renewed >= apart and (
+            abs(self.rate_tps - self.used_tps) > RENEW * self.used_tps or abs(self.aging_next - self.aging_rate) > RENEW_AGING
+        ):
+            self.used_tps, self.aging_rate, self._renewed = self.rate_tps, self.aging_next, self._steps
+            self.renewals += 1
 
     def _start_rate(self, rate_tps: float) -> None:
-        """Back to the rate that is assumed before any was measured."""
+        """Back to the rate that is assumed before any was measured, and to the aging rate of the load that was told last."""
         self.rate_tps = self.used_tps = rate_tps
+        self.aging_rate = self.aging_next
         self._steps = self._renewed = 0
 
     def service_s(self, tokens_left: float, class_id: int = 0) -> float:
@@ -190,7 +199,7 @@ class Prompts:
     ) -> float:
         """Sort key of a prompt, least first; ties go by arrival.
 
-        The time that passes is the same for all and left out, so a key stands still until `used_tps` changes or "defer"
+        The time that passes is the same for all and left out, so a key stands still until `renewals` counts one more or "defer"
         ranks it behind.
 
         Args:

@@ -46,7 +46,7 @@ class PromptQueue:
         self.waiters: dict[str, Waiter] = {}
         self.tokens = 0
         self._expiry: list[tuple[float, int, Waiter]] = []
-        self._stamp, self._used_tps = 0, law.used_tps
+        self._stamp, self._renewals = 0, law.renewals
         self.fault: Exception | None = None
         self.gate: Callable[[Waiter], bool] | None = None
         self.joined: Callable[[Waiter], None] | None = None
@@ -64,7 +64,7 @@ class PromptQueue:
         self.renew()
 
     def renew(self) -> None:
-        """Take every key anew: after the rate that estimates are made with has changed, or the gains."""
+        """Take every key anew: after the rate that estimates are made with has changed, the aging rate, or the gains."""
         for heap in self._heaps:
             heap.clear()
         self._expiry.clear()
@@ -73,7 +73,7 @@ class PromptQueue:
         for heap in (*self._heaps, self._expiry):
             heapq.heapify(heap)
         if self.law is not None:
-            self._used_tps = self.law.used_tps
+            self._renewals = self.law.renewals
 
     def _push(self, waiter: Waiter, *, rebuild: bool = False) -> None:
         self._stamp += 1
@@ -120,7 +120,7 @@ class PromptQueue:
             True if so.
         """
         law, expiry = self.law, self._expiry
-        return bool(expiry and expiry[0][0] < now_s) or (law is not None and law.used_tps != self._used_tps) or self.fault is not None
+        return bool(expiry and expiry[0][0] < now_s) or (law is not None and law.renewals != self._renewals) or self.fault is not None
 
     def due(self, now_s: float) -> list[Any]:
         """Triage: who must be shed now. Who is deferred, degraded, or spared for the cap of its class changes its place on the way.
@@ -134,7 +134,7 @@ class PromptQueue:
         law, expiry, gone = self.law, self._expiry, []
         if law is None:
             return gone
-        if law.used_tps != self._used_tps:
+        if law.renewals != self._renewals:
             self.renew()
         while expiry and expiry[0][0] < now_s:
             _, stamp, waiter = heapq.heappop(expiry)
