@@ -2,7 +2,7 @@
 
 python -m benchmarks.live [--only PART] [--out DIR] [--seconds 120] [--repetitions 5]
 
-It starts servers of the environment of `scripts/vllm-env`, and needs the machine for itself: about 40 minutes. The runs of the
+It starts servers of the environment of `scripts/vllm-env`, and needs the machine for itself: about 55 minutes. The runs of the
 served trial are kept in --out (benchmarks/.results/live), each with what every client saw: a killed benchmark goes on with the
 run that it was in. A folder of kept runs belongs to one plant and one controller, which lie in it too.
 """
@@ -33,6 +33,7 @@ from headway.engines.vllm.starting import Start
 from headway.engines.vllm.trial import Arm, Trial, arms_of, arrivals
 from headway.engines.vllm.validation import validate_served
 from headway.experiments.baseline import Static
+from headway.experiments.plant_error import scaled
 from headway.experiments.problem import Effort
 from headway.experiments.run import write_json
 from headway.experiments.statistics import mean_interval
@@ -181,8 +182,16 @@ def pace_of(found: IdentifiedPlant, static: Static, load: Load, workload: Worklo
     return float(np.sqrt(low * high))
 
 
-def settled(found: IdentifiedPlant, target: Target) -> tuple[Load, Static, list[Row]]:
-    """The load of the trial and the static flag set that stands against the controller, both from served runs before it; done once.
+def at_pace(found: IdentifiedPlant, pace: float) -> IdentifiedPlant:
+    """The plant with all times, and their intervals, times a factor; residuals are relative and stay."""
+    plant, known = scaled(found.plant, pace, pace), found.plant.coefficients()
+    times = {name for name, c in known.items() if c.unit == "s" or c.unit.startswith("s/")}
+    interval = {name: (pace * low, pace * high) if name in times else (low, high) for name, (low, high) in found.interval.items()}
+    return dataclasses.replace(found, plant=plant, interval=interval)
+
+
+def settled(found: IdentifiedPlant, target: Target) -> tuple[Load, Static, float, list[Row]]:
+    """Load of the trial, static flag set that stands against the controller, pace of served steps: from runs before it, done once.
 
     Past the knee a few percent of pace decide between .9 and .2. So the rate comes from the simulator first, the flag set from
     short runs at that rate, and the rate anew from how fast that set served as many seconds as the trial's runs have.
@@ -194,7 +203,7 @@ def settled(found: IdentifiedPlant, target: Target) -> tuple[Load, Static, list[
         probes = json.loads(tried.read_text(encoding="utf-8")) if tried.exists() else []
         while True:
             if probes:
-                load = load_at(level(found, target, [static], float(np.exp(np.mean([np.log(p["pace"]) for p in probes])))), target)
+                load = load_at(level(found, target, [static], paced(probes)), target)
             if (probe := len(probes)) == PROBES:
                 break
             told(f"settling the rate: {load.spec.split(',')[0]}", probe / PROBES)
@@ -212,16 +221,24 @@ def settled(found: IdentifiedPlant, target: Target) -> tuple[Load, Static, list[
     said = "; ".join(f"{p['attained']:.3f} at {p['load'].split(',')[0]}: steps {p['pace']:.3f} of the plant's" for p in kept["probes"])
     rows = [informs("settling the rate: the best static set attained", said)]
     load = open_load(kept["load"], _text(target), rate_rps=None, rows=None, epsilon=None)
-    return load, Static(kept["static"]["token_budget"], kept["static"]["running_limit"]), rows
+    pace = paced(kept["probes"])
+    rows.append(informs("the plant of tuning and prediction", f"the excited one, steps {pace:.3f} times as long: mean of the probes"))
+    return load, Static(kept["static"]["token_budget"], kept["static"]["running_limit"]), pace, rows
+
+
+def paced(probes: list[dict[str, Any]]) -> float:
+    """Geometric mean of what the probes found."""
+    return float(np.exp(np.mean([np.log(p["pace"]) for p in probes])))
 
 
 def tuned(found: IdentifiedPlant, load: Load) -> ControllerRecord:
     """A controller tuned for the load; done once."""
-    file = OPTIONS.out / "controller.json"
+    file, plant_file = OPTIONS.out / "controller.json", OPTIONS.out / "served_plant.json"
     if file.exists():
         return read_controller(file)
+    write_json(plant_file, found.to_json())
     effort = Effort(requests=max(len(arrivals(load.source, 0, OPTIONS.seconds)), 100))
-    return tune_stage(OPTIONS.out / "plant.json", found, load, found.limits, file, objective="requests", effort=effort, progress=told)[1]
+    return tune_stage(plant_file, found, load, found.limits, file, objective="requests", effort=effort, progress=told)[1]
 
 
 def _text(target: Target) -> str:
@@ -257,8 +274,9 @@ def served() -> Iterator[Row]:
     found, rows = identified_server()
     yield from rows
     target = promise(found)
-    load, static, settling = settled(found, target)
+    load, static, pace, settling = settled(found, target)
     yield from settling
+    found = at_pace(found, pace)
     record = tuned(found, load)
     certificate = (record.tuning.get("certificate") or {}).get("verdict")
     yield informs(f"tuned for {load.spec}", f"TTFT {target.ttft_s * 1e3:.0f} ms, ITL {target.itl_s * 1e3:.0f} ms, law {certificate}")

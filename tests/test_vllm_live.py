@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import http.server
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from headway.cli import main
 from headway.controllers.simulator import LOG_COLUMNS
 from headway.engines.vllm.clients import ClientRun, request_rows, run_clients
 from headway.engines.vllm.outcomes import outcome_of
+from headway.engines.vllm.sender import first_in_line
 from headway.engines.vllm.server import Server
 from headway.engines.vllm.service import Service, read_back
 from headway.engines.vllm.stages import serve_flags
@@ -115,6 +117,23 @@ def test_every_request_is_sent_at_its_time_and_every_token_is_stamped(server: Se
     assert run.tokens == run.server_tokens == 18
     assert "503 full" in run.errors[3]
     assert "after 3 tokens" in run.errors[4]
+
+
+def test_the_load_generator_goes_before_its_server_as_far_as_the_system_lets_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_clients(server, workload([20], [2], [0.0]), targets=TARGETS, vocab=100)
+    assert run.priority in ("real time", "nicer", "ordinary")
+    assert ClientRun.from_json(json.loads(json.dumps(run.to_json()))).priority == run.priority
+    asked: list[Any] = []
+    refuse = lambda *given: asked.append(given) or (_ for _ in ()).throw(PermissionError())  # noqa: E731
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    monkeypatch.setattr(os, "nice", asked.append)
+    assert first_in_line() == "nicer"
+    assert asked[-1] < 0
+    monkeypatch.setattr(os, "nice", refuse)
+    assert first_in_line() == "ordinary"
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *given: asked.append(given), raising=False)
+    assert first_in_line() == "real time"
+    assert asked[-1][1] == os.SCHED_RR
 
 
 def test_clients_give_up_leave_and_are_cut_off(server: Server) -> None:

@@ -52,6 +52,7 @@ class ClientRun:
         server_tokens: that the server counted as generated in the run; None where it does not say [tokens].
         others: share of the machine that other programs took.
         cpu_s: CPU time of the load generator [s].
+        priority: that the system gave it over the server: "real time", "nicer" or "ordinary"; "" where nobody said.
     """
 
     status: np.ndarray
@@ -69,6 +70,7 @@ class ClientRun:
     server_tokens: int | None
     others: float
     cpu_s: float
+    priority: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -142,6 +144,7 @@ class ClientRun:
                 "server_tokens": self.server_tokens,
                 "others": self.others,
                 "cpu_s": self.cpu_s,
+                "priority": self.priority,
             },
         }
 
@@ -184,6 +187,7 @@ class ClientRun:
             own["server_tokens"],
             own["others"],
             own["cpu_s"],
+            own.get("priority", ""),
         )
 
 
@@ -336,4 +340,5 @@ def _run_of(found: dict[str, Any], workload: Workload, backlog: bool, generated:
         server_tokens=generated,
         others=others,
         cpu_s=found["cpu_s"],
+        priority=found["priority"],
     )

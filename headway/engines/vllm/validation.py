@@ -223,6 +223,8 @@ def trial_notes(start: Start, arms: Sequence[Arm], runs: dict[str, list[Run]], s
             if run.clients.server_tokens is not None and run.clients.tokens != run.clients.server_tokens
         ]
         notes += [f"{arm.name}: {clients.token_words()}" for clients in off[:1]]
+    if any(run.clients.priority == "ordinary" for arm in arms for run in runs[arm.name]):
+        notes.append("the system let the load generator have no priority over the server: where cores are short, it sends and stamps late")
     shares = [run.cpu_share for arm in arms for run in runs[arm.name] if np.isfinite(run.cpu_share)]
     if start.device is None and shares:
         notes.append(
