@@ -184,7 +184,7 @@ def beside(shelf: Shelf, pattern: str, *, only_kept: bool) -> list[Row]:
         train = windows(pair.truth, "azure", rate, size.train, heldout=False)
         fallback = best_of(static_grid(limits), pair.truth, train, size, targets, limits)
         loads = {load: shelf.rate("tp4", load, CACHES[0], LEVELS[1]) for load in OTHERS}
-        return {"found": unprepared(pair, tuned_for(pair, azure, rate, size).tuned.candidate, fallback, loads, size.heldout)}
+        return {"found": unprepared(pair, tuned_for(pair, azure, rate, size).tuned.candidate, fallback, rate, loads, size.heldout)}
 
     def choose(*arguments: Any) -> Static:
         settings, plant, draws, targets, limits, measure = arguments

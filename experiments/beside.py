@@ -20,13 +20,14 @@ from headway.experiments.pareto import Front
 from headway.experiments.plant_error import plant_error
 from headway.experiments.problem import Effort, Problem
 from headway.experiments.run import without_nan
+from headway.experiments.shift import shift
 from headway.experiments.space import Space
 from headway.experiments.tune import Tuned
 from headway.experiments.weights import weighted_front
 
 SCHEMA = "headway/beside/1"
 
-LOOKS = {"bound": 0.3, "ablation": 0.1, "knee": 1.0, "pareto": 1.0, "plant-error": 0.7, "parts": 0.1}
+LOOKS = {"bound": 0.3, "ablation": 0.1, "knee": 1.0, "pareto": 1.0, "plant-error": 0.7, "shift": 0.7, "parts": 0.1}
 """What can be looked at, in order, with about the time that each takes against the others."""
 
 USUAL = ("bound", "ablation")
@@ -34,6 +35,9 @@ USUAL = ("bound", "ablation")
 
 KNEE_SEEDS = 12
 """Held-out seeds that the knees rest on."""
+
+SHIFT_SEEDS = 8
+"""Held-out seeds that other traffic is tried on."""
 
 KNEES = {
     "controller": "the controller",
@@ -152,7 +156,7 @@ def beside(
         progress: called with a label and a fraction.
 
     Returns:
-        Plain JSON values by name: bound, ablation, knees, pareto, plant_error, fired; None for what was not looked at.
+        Plain JSON values by name: bound, ablation, knees, pareto, plant_error, shift, fired; None for what was not looked at.
 
     Raises:
         ValueError: an unknown look.
@@ -166,7 +170,7 @@ def beside(
         tell(name, 0.0)
         found |= looker.look(name, tell)
         done += LOOKS[name]
-    return {key: found.get(key) for key in ("bound", "ablation", "knees", "pareto", "plant_error", "fired")}
+    return {key: found.get(key) for key in ("bound", "ablation", "knees", "pareto", "plant_error", "shift", "fired")}
 
 
 class _Looker(NamedTuple):
@@ -198,6 +202,8 @@ class _Looker(NamedTuple):
             return {"ablation": fact("ablation", lambda: ablation(identified, ours, setting, draws, *world).to_json())}
         if name == "parts":
             return {"fired": fact("fired", lambda: fired(identified, ours, draws, *world).to_json())}
+        if name == "shift":
+            return {"shift": fact("shift", lambda: shift(identified, ours, static, draws[:SHIFT_SEEDS], *world, progress=tell).to_json())}
         options: dict[str, Any] = {"seed": effort.seed, "workers": self.wanted.workers, "progress": tell}
         work = lambda: plant_error(identified, ours, static, draws, *world, **options).to_json()  # noqa: E731
         return {"plant_error": fact("plant_error", work)}
