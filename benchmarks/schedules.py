@@ -36,6 +36,9 @@ FAR = 3.0
 
 REPETITIONS = 2
 
+AGING = 1
+"""Place of the aging rate among the six numbers."""
+
 SCHEDULES = Ground(lambda case: schedule_truth_of(case, bounded=True), KNOTS)
 
 
@@ -100,14 +103,20 @@ def schedule_race(budget_s: float = BUDGET_S, repetitions: int = REPETITIONS) ->
     fluid(SCHEDULES.spread(POINTS["A"][0]))
     compiled_s = time.process_time() - began
 
-    def descent(run: Run, seed: int) -> None:
-        follow(run, smooth_slopes(run, fluid), Course(10**6, 0.5, 4, 4), np.random.default_rng(seed), 1.0)
+    def descent(run: Run, seed: int, still: int | None = None) -> None:
+        slopes = smooth_slopes(run, fluid) if still is None else _held(smooth_slopes(run, fluid), still)
+        follow(run, slopes, Course(10**6, 0.5, 4, 4), np.random.default_rng(seed), 1.0)
 
     def constants_first(run: Run, seed: int) -> None:
         first_look(run, seed)
         descent(run, seed)
 
+    def one_aging_rate(run: Run, seed: int) -> None:
+        first_look(run, seed)
+        descent(run, seed, AGING)
+
     searches = {"Headway from the start": descent, "Headway, constants looked at first": constants_first, "TPE": tpe, "CMA-ES": cma_es}
+    searches["the second, with one aging rate for all loads"] = one_aging_rate
     judge, found = SCHEDULES.truth(case_of(RATE_RPS, 777_000, seeds=HELDOUT)), {name: [] for name in searches}
     for repetition in range(repetitions):
         case = case_of(RATE_RPS, 1000 * repetition, seeds=TRAIN)
@@ -124,6 +133,17 @@ def schedule_race(budget_s: float = BUDGET_S, repetitions: int = REPETITIONS) ->
         for other in ("TPE", "CMA-ES"):
             yield at_least(f"schedule race, {name}: full budget, against {other}", float(means[name][2]), float(means[other][2]))
     yield informs("schedule race: compiling the fluid, not counted above", f"{compiled_s:.1f} CPU-s")
+
+
+def _held(slopes: Callable[..., np.ndarray], number: int) -> Callable[..., np.ndarray]:
+    """Slopes along which all knots of one number move alike."""
+
+    def gradient(point: np.ndarray, part: np.ndarray) -> np.ndarray:
+        found = slopes(point, part).reshape(-1, KNOTS).copy()
+        found[number] = found[number].mean()
+        return found.ravel()
+
+    return gradient
 
 
 LENGTHS = "prompt=lognormal(median=1000,sigma=1),output=geometric(mean=200)"

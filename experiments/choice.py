@@ -79,7 +79,7 @@ def chosen(problem: Problem, found: Found, statics: tuple[Trained, Trained], dra
     k = _steadiest(problem, found, among if among is not None else worth_a_look(found.scores, best), statics, draws, ledger)
     space = found.spaces[k]
     candidate = space.candidate(found.points[k])
-    return Chosen(candidate, space.values(found.points[k]), [*notes, *_dead(problem, space, candidate, draws)], found)
+    return Chosen(candidate, space.values(found.points[k]), [*notes, *dead_notes(problem, space, candidate, draws)], found)
 
 
 def _fair(
@@ -160,8 +160,18 @@ def _infeasible(problem: Problem, missed: float) -> str:
     )
 
 
-def _dead(problem: Problem, space: Space, candidate: Candidate, draws: list[Draw]) -> list[str]:
-    """Free numbers whose value means nothing, each once: those that cannot act, and those that never did."""
+def dead_notes(problem: Problem, space: Space, candidate: Candidate, draws: list[Draw]) -> list[str]:
+    """Free numbers whose value means nothing, each once: those that cannot act, and those that never did.
+
+    Args:
+        problem: what is tuned for.
+        space: the free numbers.
+        candidate: the controller.
+        draws: of the training.
+
+    Returns:
+        Sentences.
+    """
     known = {note.partition(" ")[0] for note in space.notes}
     found = sensitivities(problem.identified, space, candidate, draws[:DEAD_DRAWS], problem.targets)
     return [*space.notes, *filter(None, [dead_sentence([s for s in found if s.name not in known])])]

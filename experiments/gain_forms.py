@@ -24,12 +24,8 @@ NEAR = 0.85
 HIDDEN = 12
 """Units of the network's hidden layer."""
 
-LEVELS = ("margin", "chunk_tokens")
-"""Gains that are made to follow the load; the shares of the classes join them where there are any.
-
-Not the aging rate: the key of who waits is (1 + aging) arrival + ... of the rate under which it was made, and stands still. Two who came
-under different rates would be told apart by the time on the clock, by hours where an engine has run for a day.
-"""
+LEVELS = ("margin", "aging_rate", "chunk_tokens")
+"""Gains that are made to follow the load; the shares of the classes join them where there are any."""
 
 
 class Gain(NamedTuple):

@@ -17,6 +17,7 @@ from headway.controllers.fluid.slot import SHEDS
 from headway.controllers.fluid.state import Knobs, Seen
 from headway.controllers.fluid.value import FluidLoad, Forms, fluid_value, setting_of
 from headway.controllers.simulator import Candidate, Draw
+from headway.experiments.checkpoint import Ledger, digest
 from headway.experiments.descent import Slopes
 from headway.experiments.gain_forms import Form, Gain, TableForm, schedule_of
 from headway.experiments.problem import Problem
@@ -41,13 +42,17 @@ class ScheduleFluid:
         candidate: with constant gains: everything that no gain follows.
         gains: that follow the load, none of them a share.
         draws: of the training.
+        ledger: what is known already; None for nothing.
     """
 
-    def __init__(self, problem: Problem, candidate: Candidate, gains: tuple[Gain, ...], draws: list[Draw]) -> None:
+    def __init__(
+        self, problem: Problem, candidate: Candidate, gains: tuple[Gain, ...], draws: list[Draw], ledger: Ledger | None = None
+    ) -> None:
         """Lay out the grid; nothing is compiled yet."""
         space = Space(candidate, problem.limits, (), problem.targets)
         plain = Surrogate(problem, space, draws)
         self.problem, self.gains, self.loads, self.policy = problem, gains, plain.loads, candidate.policy
+        self.ledger = ledger or Ledger()
         # who was shed and who has begun is told apart only where admission is followed: without it the value is off by .1
         self.grid = plain.grid._replace(checkpoint=True, admission=candidate.policy.triage in SHEDS)
         self.still = plain.knobs(jnp.asarray(space.point(candidate), self.grid.dtype))
@@ -65,12 +70,18 @@ class ScheduleFluid:
         Returns:
             Values, shape (m,), and derivatives, shape (m, gains, queued, running, kv), per unit.
         """
+        table = np.asarray(table, float)
+        known = self.ledger.answer(digest("fluid", table, part), lambda: self._rows(table, part))
+        return known[:, 0], known[:, 1:].reshape(len(part), *table.shape)
+
+    def _rows(self, table: np.ndarray, part: np.ndarray) -> np.ndarray:
+        """Value and derivatives, one row per draw."""
         if self._run is None:
             self._run = jax.jit(lambda load, x: jax.value_and_grad(self.value)(x, load))
         run, x = self._run, jnp.asarray(table, self.grid.dtype)
         with ThreadPoolExecutor(max_workers=2) as pool:
             found = list(pool.map(lambda k: run(self.loads[k], x), part))
-        return np.array([float(v) for v, _ in found]), np.array([np.asarray(s, float) for _, s in found])
+        return np.array([[float(v), *np.ravel(np.asarray(s, float))] for v, s in found])
 
     def value(self, table: Any, load: FluidLoad) -> Any:
         """Attainment of one load, traced.
@@ -145,7 +156,9 @@ def fluid_slopes(fluid: ScheduleFluid, form: Form) -> Slopes:
     return gradient
 
 
-def random_slopes(problem: Problem, form: Form, candidate_at: Callable[[np.ndarray], Candidate], draws: list[Draw], seed: int) -> Slopes:
+def random_slopes(
+    problem: Problem, form: Form, candidate_at: Callable[[np.ndarray], Candidate], draws: list[Draw], seed: int, ledger: Ledger
+) -> Slopes:
     """Differences of the simulator along random directions, each both ways, on common random numbers.
 
     g = mean over pairs of (v(x + w d) - v(x - w d)) / (2 w) d,  d normal, the neighbours of a knot going along with it
@@ -158,6 +171,7 @@ def random_slopes(problem: Problem, form: Form, candidate_at: Callable[[np.ndarr
         candidate_at: from its numbers to a candidate.
         draws: of the training.
         seed: of the directions.
+        ledger: what is known already.
 
     Returns:
         Slopes.
@@ -171,7 +185,7 @@ def random_slopes(problem: Problem, form: Form, candidate_at: Callable[[np.ndarr
     def gradient(point: np.ndarray, part: np.ndarray) -> np.ndarray:
         directions = WIDTH * form.directions(rng, PAIRS)
         sides = np.clip(np.concatenate([point + directions, point - directions]), *box)
-        values = paid(problem.scores([candidate_at(p) for p in sides], [draws[i] for i in part]))
+        values = paid(ledger.scores(problem, [candidate_at(p) for p in sides], [draws[i] for i in part]))
         return ((values[:PAIRS] - values[PAIRS:])[:, None] * directions).mean(0) / (2 * WIDTH**2)
 
     return gradient
@@ -193,7 +207,7 @@ class Admitted(NamedTuple):
     said: str
 
 
-def admit(problem: Problem, fluid: ScheduleFluid, constant: Candidate, draws: list[Draw]) -> Admitted:
+def admit(problem: Problem, fluid: ScheduleFluid, constant: Candidate, draws: list[Draw], ledger: Ledger) -> Admitted:
     """Ask the gate at the constants, of the slopes by every knot of the queue.
 
     At tuned constants slopes are small, and the noise of exact differences may hide any of them. Where that is all that the
@@ -204,6 +218,7 @@ def admit(problem: Problem, fluid: ScheduleFluid, constant: Candidate, draws: li
         fluid: of its gains.
         constant: the candidate with constant gains.
         draws: of the training.
+        ledger: what is known already.
 
     Returns:
         Admitted.
@@ -217,7 +232,8 @@ def admit(problem: Problem, fluid: ScheduleFluid, constant: Candidate, draws: li
     values = simulator_values(problem.identified, draws, problem.targets, problem.limits, candidate_at, measure=ATTAINMENT)
     found, slopes = fluid.at(form.table(start), np.arange(len(draws)))
     slopes = slopes.reshape(len(draws), -1)
-    exact, differences = Differences(values, units, *box).at(start)
+    known = ledger.answer(digest("differences", start), lambda: np.column_stack(Differences(values, units, *box).at(start)))
+    exact, differences = known[:, 0], known[:, 1:]
     verdict = fluid_gate(found, slopes, exact, differences, units)
     direction = slopes.mean(0)
     size = float(abs(direction).max())
@@ -225,9 +241,12 @@ def admit(problem: Problem, fluid: ScheduleFluid, constant: Candidate, draws: li
         return Admitted(verdict.passed, verdict, None, verdict.said)
     if not fluid_gate(found, differences, exact, differences, units, least_cosine=-1.0).passed:  # its values alone
         return Admitted(False, verdict, None, verdict.said)
-    ends = values(np.clip([start + direction / size, start - direction / size], *box))
+    both = np.clip([start + direction / size, start - direction / size], *box)
+    ends = ledger.answer(digest("along", both), lambda: values(both))
     along = mean_interval(ends[0] - ends[1])
-    points = f"a step along it {100 * along.value:+.2f} points over one against it [{100 * along.low:+.2f}, {100 * along.high:+.2f}]"
+    points = (
+        f"a step along it does {100 * along.value:+.2f} points better than one against it [{100 * along.low:+.2f}, {100 * along.high:+.2f}]"
+    )
     noisy = f"exact differences are too noisy to tell its cosine (at best {verdict.ceiling:.2f})"
     if along.low > 0:
         figures = f"correlation {verdict.correlation:.3f}, bias {verdict.bias:+.3f}"

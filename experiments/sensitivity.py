@@ -14,6 +14,9 @@ from headway.models.signals import Target
 PROBES = 3
 """Values tried of each number: both ends of its axis, and the middle."""
 
+NEVER_FIRED = "never fired on this workload"
+"""How the sentence on dead numbers begins."""
+
 
 class Sensitivity(NamedTuple):
     """What a number changes.
@@ -39,7 +42,8 @@ def sensitivities(
     change = max |m(x) - m(x0)| / max(|m(x)|, |m(x0)|)
 
     over measures m, draws, and values x. With common random numbers a number that nothing reads changes no measure in any
-    digit, so no threshold is needed. It is not a ranking: the ends of an axis are far apart.
+    digit, so no threshold is needed. It is not a ranking: the ends of an axis are far apart. A number whose place a gain schedule
+    has taken is no free one, see `headway.experiments.space.followed`, and is not called dead.
 
     Args:
         identified: the plant.
@@ -85,4 +89,4 @@ def dead_sentence(found: list[Sensitivity]) -> str:
     dead = [s.name for s in found if not s.fired]
     if not dead:
         return ""
-    return f"never fired on this workload, so {'its value means' if len(dead) == 1 else 'their values mean'} nothing: {', '.join(dead)}"
+    return f"{NEVER_FIRED}, so {'its value means' if len(dead) == 1 else 'their values mean'} nothing: {', '.join(dead)}"

@@ -23,11 +23,27 @@ EVERY = "all"
 """Stands for every number that can act, those of parts that are off included."""
 
 
+def followed(candidate: Candidate, targets: tuple[Target, ...] = ()) -> tuple[str, ...]:
+    """Free numbers that a gain schedule stands in the place of: whatever they are set to, no value of them acts.
+
+    Args:
+        candidate: law, policy and gains.
+        targets: one per class, for the shares.
+
+    Returns:
+        Names, as those of the free numbers; empty without a schedule.
+    """
+    names = candidate.gains.names if candidate.gains is not None else ()
+    shares = {f"share.{k}": f"share.{t.name}" for k, t in enumerate(targets)}
+    return tuple(shares.get(name, name) for name in names)
+
+
 class Space:
     """The box that is searched. Points are arrays in units, so that a step of one means the same along every axis.
 
     Without names, every number is free that can act and whose part is on. A part that is off is switched on by naming its
-    number; the shares of the classes start equal then, all other parts start as they are.
+    number; the shares of the classes start equal then, all other parts start as they are. What follows the load in the base is
+    not free.
 
     Args:
         base: values of everything that is not free.
@@ -43,14 +59,16 @@ class Space:
         """Choose what is free."""
         known = free_parameters(limits, targets, float(base.policy.memory_price_s))
         self.law_fields = frozenset(base.law.gains())
+        tables = followed(base, targets)
         lacking = {n: needs(n, base) for n in known}
         named = [n for n in names or () if n != EVERY]
-        _check(named, known, lacking, targets)
+        _check(named, known, lacking, targets, tables)
         if names is None:
             named = [n for n in known if not lacking[n] and not is_off(n, base)]
         elif EVERY in names:
             named = [n for n in known if not lacking[n] and (n not in EITHER or len(targets) < 2)]
-        chosen = [n for n in known if n in named or (n in ALWAYS and (n in self.law_fields or hasattr(base.policy, n)))]
+        always = [n for n in ALWAYS if n in self.law_fields or hasattr(base.policy, n)]
+        chosen = [n for n in known if n in (*named, *always) and n not in tables]
         self.base, self.limits, self.targets, self.free = base, limits, targets, [known[n] for n in chosen]
         self.notes = [f"{n} is searched, but cannot act without {lacking[n]}" for n in chosen if lacking[n]]
         self.low = np.array([f.low / f.unit for f in self.free])
@@ -180,7 +198,7 @@ def places(space: Space, names: tuple[str, ...] | None, candidates: Sequence[Can
     return found
 
 
-def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], targets: tuple[Target, ...]) -> None:
+def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], targets: tuple[Target, ...], tables: tuple[str, ...]) -> None:
     """Refuse names that are unknown, and numbers that no value of would change anything."""
     unknown = [n for n in named if n not in known]
     alone = [n for n in unknown if n.partition(".")[0] in PER_CLASS] if len(targets) < 2 else []
@@ -189,6 +207,8 @@ def _check(named: list[str], known: dict[str, Free], lacking: dict[str, str], ta
     if unknown:
         raise ValueError(f"cannot tune {unknown}; known: {', '.join(known)}")
     for n in named:
+        if n in tables:
+            raise ValueError(f"cannot tune {n}: it follows the load in this controller, as a table of numbers; leave it out")
         if lacking[n] == "another law":
             raise ValueError(f"cannot tune {n}: the law that is tuned has no {n}; leave it out")
         if lacking[n] and n not in ALWAYS:

@@ -16,20 +16,21 @@ import numpy as np
 from headway.controllers.default import default_candidate
 from headway.controllers.fluid.gate import GateVerdict
 from headway.controllers.simulator import Candidate, Draw
-from headway.experiments.baseline import TIMEOUTS, Trained, best_static
+from headway.experiments.baseline import TIMEOUTS, Static, best_static
 from headway.experiments.beginnings import beginnings, taught
 from headway.experiments.checkpoint import Ledger, Store, problem_key
-from headway.experiments.choice import Chosen, chosen
+from headway.experiments.choice import chosen, dead_notes
 from headway.experiments.contest import NEAR, Side, hull_warnings, rivals
 from headway.experiments.judgement import contest, d_rate, gains, heldout_draws, requirements_json, robust_json
 from headway.experiments.problem import OBJECTIVES, Effort, Problem
 from headway.experiments.search import search
 from headway.experiments.selection import ATTAINED, choose
-from headway.experiments.space import Space, places
+from headway.experiments.sensitivity import NEVER_FIRED
+from headway.experiments.space import Space, followed, places
 from headway.experiments.statistics import Estimate
 from headway.models.measures import ATTAINMENT, CLEAN
 
-__all__ = ["NEAR", "OBJECTIVES", "Effort", "Problem", "Tuned", "choose", "d_rate", "tune"]
+__all__ = ["NEAR", "OBJECTIVES", "Effort", "Problem", "Tuned", "choose", "d_rate", "rejudged", "tune"]
 
 Progress = Callable[[str, float], None]
 
@@ -59,6 +60,7 @@ class Tuned:
         kept: requirements, and what became of them on the held-out seeds.
         robust: what is left on other plants that the trace allows; None where that was not asked for.
         resumed: answers taken over from a search that was interrupted.
+        notes: those of the warnings that are about the search and what it found.
     """
 
     tuned: Side
@@ -80,6 +82,7 @@ class Tuned:
     kept: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     robust: dict[str, Any] | None = None
     resumed: int = 0
+    notes: list[str] = dataclasses.field(default_factory=list)
 
 
 def tune(
@@ -127,9 +130,36 @@ def tune(
     say("choice", 0.8)
     taken = chosen(problem, found, statics, train, effort, ledger)
     say("held-out seeds", 0.9)
-    result = _judge(problem, effort, taken, statics, base)
+    settings = (statics[0].setting, statics[1].setting)
+    result = _judge(problem, effort, (taken.candidate, taken.settings), taken.notes, settings, base)
     ledger.close()
-    return dataclasses.replace(result, resumed=ledger.taken)
+    found = taken.found
+    return dataclasses.replace(result, tried=found.tried, slopes=found.slopes, gates=found.gates, resumed=ledger.taken)
+
+
+def rejudged(tuned: Tuned, candidate: Candidate, free: tuple[str, ...] | None = None) -> Tuned:
+    """The result with a controller that was made of the one found in its place, such as one whose gains follow the load.
+
+    All figures are of the new one, on the same held-out workloads. What follows the load is no setting, and no free number that
+    could be dead.
+
+    Args:
+        tuned: the result.
+        candidate: the new controller.
+        free: names of the numbers that were free, as `tune` takes them.
+
+    Returns:
+        Tuned.
+    """
+    problem, effort, tables = tuned.problem, tuned.effort, followed(candidate, tuned.problem.targets)
+    names = None if free is None else tuple(n for n in free if n not in tables)
+    settings = {name: value for name, value in tuned.tuned.settings.items() if name not in tables}
+    notes = [note for note in tuned.notes if not note.startswith(NEVER_FIRED)]
+    dead = dead_notes(problem, Space(candidate, problem.limits, names, problem.targets), candidate, problem.draws(effort, heldout=False))
+    notes += [note for note in dead if note not in notes]
+    statics = Static(**tuned.static.settings), Static(**tuned.early.settings)
+    result = _judge(problem, effort, (candidate, settings), notes, statics, tuned.default.candidate)
+    return dataclasses.replace(result, tried=tuned.tried, slopes=tuned.slopes, gates=tuned.gates, resumed=tuned.resumed)
 
 
 def prompts_of(draws: list[Draw], classes: int) -> list[np.ndarray]:
@@ -153,14 +183,15 @@ def _silent(_label: str, _fraction: float) -> None:
 def _judge(
     problem: Problem,
     effort: Effort,
-    taken: Chosen,
-    statics: tuple[Trained, Trained],
+    ours: tuple[Candidate, dict[str, Any]],
+    notes: list[str],
+    statics: tuple[Static, Static],
     base: Candidate,
 ) -> Tuned:
-    candidate, settings, notes, found = taken
-    static, early = (s.setting for s in statics)
+    """Everybody on the held-out workloads: the controller with its settings, the static settings, the untuned one."""
+    candidate, (static, early) = ours[0], statics
     heldout = heldout_draws(problem, effort, candidate, static.candidate())
-    made = contest(problem, heldout.draws, (candidate, settings), static, early, base)
+    made = contest(problem, heldout.draws, ours, static, early, base)
     gain, gain_early = gains(made.values)
     measure = CLEAN if problem.objective == "requests" else ATTAINMENT
     rivalry = rivals(made.sides, measure) if problem.objective != "capacity" else []
@@ -178,12 +209,11 @@ def _judge(
         "better" if gain.low > 0 else "no better",
         made.capacity_rps,
         [*broken, *rivalry, *notes, *hull_warnings(problem.identified, made.outcomes)],
-        found.tried,
+        0,
         problem,
         effort,
         heldout.said,
-        found.slopes,
-        found.gates,
-        kept,
-        robust_json(problem, candidate, static.candidate(), heldout.draws),
+        kept=kept,
+        robust=robust_json(problem, candidate, static.candidate(), heldout.draws),
+        notes=notes,
     )

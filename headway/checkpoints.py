@@ -74,6 +74,22 @@ def looks_of(output: Path) -> Path:
     return output.with_name(f".{output.name}.looks")
 
 
+def training_of(output: Path) -> Path:
+    """Where the training of a gain schedule is kept: apart from the search, whose answers it must not write over.
+
+    Args:
+        output: file that will be written at the end.
+
+    Returns:
+        A hidden file in the same folder.
+
+    Example:
+        >>> str(training_of(Path("run/controller.json")))
+        'run/.controller.json.training'
+    """
+    return output.with_name(f".{output.name}.training")
+
+
 def checkpoint_of(output: Path) -> Path:
     """Where the checkpoint of an output lies.
 

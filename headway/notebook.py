@@ -152,7 +152,7 @@ def tune(
         require: what has to be kept as well, such as "class.chat>=95%,shed<=2%".
         robust: "mean" or "cvar:25%": tune for plants that the trace allows as well.
         bound: True for the distance to the bound on more and longer windows, False for none; None for two short windows.
-        analyse: what to look at beside the result, by comma: knee, pareto, plant-error, parts; or all.
+        analyse: what to look at beside the result, by comma: knee, pareto, plant-error, shift, parts; or all.
         rate: mean rate to rescale the arrivals to, such as "12/s"; a number is requests a second.
         rows: of the workload file, such as "0:5000".
         requests: per run; None for about two minutes of arrivals.

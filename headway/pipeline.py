@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.beside import looked, partly, share_of_tuning
-from headway.checkpoints import CheckpointFile, Held, checkpoint_of, looks_of
+from headway.checkpoints import CheckpointFile, Held, checkpoint_of, looks_of, training_of
 from headway.controllers.policy import Policy
 from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate, draw, simulate
@@ -216,9 +216,10 @@ def tune_stage(
     tuned = tune(problem, effort, free=free, policy=policy, progress=tell, store=None if store is None else Held(store))
     done = share_of_tuning(wanted)
     middle = (1 + done) / 2 if schedule is not None else done
-    candidate, followed = with_schedule(problem, effort, tuned, schedule, partly(progress, done, middle))
-    written = dataclasses.replace(tuned, tuned=dataclasses.replace(tuned.tuned, candidate=candidate))
-    sides = looked(problem, effort, written, wanted, free, out, partly(progress, middle, 1.0))
+    kept = Held(CheckpointFile(training_of(out))) if out is not None else None
+    tuned, followed = with_schedule(tuned, schedule, free=free, progress=partly(progress, done, middle), store=kept)
+    candidate = tuned.tuned.candidate
+    sides = looked(problem, effort, tuned, wanted, free, out, partly(progress, middle, 1.0))
     shown = None
     if curve:
         contenders = {"controller": candidate, "best_static": tuned.static.candidate, "best_timeout": tuned.early.candidate}
@@ -239,7 +240,7 @@ def tune_stage(
     )
     if out is not None:
         write_json(out, record.to_json())
-        for file in (checkpoint_of(out), looks_of(out)):
+        for file in (checkpoint_of(out), training_of(out), looks_of(out)):
             CheckpointFile(file).clear()
     return tuned, record
 

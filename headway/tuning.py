@@ -6,39 +6,44 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headway.controllers.simulator import Candidate
+from headway.experiments.checkpoint import Store
 from headway.experiments.gain_training import BETTER, train_schedule
-from headway.experiments.problem import Effort, Problem
-from headway.experiments.tune import Tuned
+from headway.experiments.tune import Tuned, rejudged
 
 SCHEMA = "headway/tuning/1"
 
-BESIDE = ("bound", "ablation", "knees", "pareto", "plant_error", "fired", "schedule")
+BESIDE = ("bound", "ablation", "knees", "pareto", "plant_error", "shift", "fired", "schedule")
 """What may stand beside a result, each with a schema of its own; null where it was not looked at."""
 
 
 def with_schedule(
-    problem: Problem, effort: Effort, tuned: Tuned, kind: str | None, progress: Callable[[str, float], None]
-) -> tuple[Candidate, dict[str, Any]]:
-    """The tuned candidate, or one whose gains follow the load, where that was asked for and is better on held-out seeds.
+    tuned: Tuned,
+    kind: str | None,
+    *,
+    free: tuple[str, ...] | None,
+    progress: Callable[[str, float], None] | None = None,
+    store: Store | None = None,
+) -> tuple[Tuned, dict[str, Any]]:
+    """The result of tuning, or that of gains that follow the load, where they were asked for and are better on held-out seeds.
 
     Args:
-        problem: what was tuned for.
-        effort: how much is spent.
         tuned: the result of tuning.
         kind: of schedule, one of `headway.experiments.gain_forms.KINDS`; None for constants.
+        free: names of the numbers that were free, as `headway.experiments.tune.tune` takes them.
         progress: called with a label and a fraction in [0, 1].
+        store: where the answers of the training are kept, for one that is killed; None keeps none.
 
     Returns:
-        (candidate, what stands beside the result: empty, or the summary under "schedule").
+        (result, its figures those of the controller that is kept; what stands beside it: empty, or the summary under "schedule").
 
     Raises:
         ValueError: an unknown kind.
     """
     if kind is None:
-        return tuned.tuned.candidate, {}
-    found = train_schedule(problem, tuned.tuned.candidate, kind=kind, effort=effort, progress=progress)
-    return found.candidate if found.verdict == BETTER else tuned.tuned.candidate, {"schedule": found.to_json()}
+        return tuned, {}
+    found = train_schedule(tuned.problem, tuned.tuned.candidate, kind=kind, effort=tuned.effort, progress=progress, store=store)
+    kept = rejudged(tuned, found.candidate, free) if found.verdict == BETTER else tuned
+    return kept, {"schedule": found.to_json()}
 
 
 def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str], sides: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from headway.tuning import BESIDE, tuning_json
 from tests.test_pareto import EFFORT, LIMITS, TARGETS, small
 
 PROBLEM = small(16.0)
-SIDES = ("bound", "ablation", "knees", "pareto", "plant_error", "fired")
+SIDES = ("bound", "ablation", "knees", "pareto", "plant_error", "shift", "fired")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,7 @@ def test_everything_that_can_be_asked_for_is_found_with_its_schema(tuned: Tuned)
         "knees": "headway/knees/1",
         "pareto": "headway/pareto/1",
         "plant_error": "headway/plant-error/1",
+        "shift": "headway/shift/1",
         "fired": "headway/fired/1",
     }
     assert list(found["knees"]["of"]) == list(KNEES)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.cell_capacity import beside_rows
 from benchmarks.cell_figures import TERCILES, bars, cell_rows, terciles
 from benchmarks.cell_loads import BEGIN_RPS, LEVELS, LOADS, PIECE, SPAN_S, Pieces, TwoDays, requests_of, source_of, targets_of
 from benchmarks.cell_shelf import Shelf
@@ -123,11 +124,15 @@ def test_a_killed_run_goes_on_and_another_size_or_source_is_measured_anew(tmp_pa
 
 def test_rows_beside_the_cells_are_chosen_by_name_and_printed_from_what_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     shelf = Shelf(tmp_path, FULL)
-    row = {"what": "mooncake (1/s)", "fallback": 0.8, "ours": 0.9, "gain": [0.1, 0.05, 0.15]}
+    row = {"what": "mooncake (1/s)", "fallback": 0.8, "ours": 0.9, "gain": [0.1, 0.05, 0.15], "named": []}
     shelf.get("unprepared", lambda: {"found": [row]})
     assert [r.what for r in beside(shelf, "unprepared", only_kept=True)] == [
         "tuned on azure, met unprepared: mooncake (1/s) (0.900 against 0.800 of its fallback)"
     ]
+    worse = [{**row, "ours": 0.5, "gain": [-0.375, -0.5, -0.3], "named": named} for named in ([], ["longer prompts"])]
+    silent, warned = beside_rows([], [], worse)
+    assert (silent.holds, warned.holds) == (False, True), "below its fallback, unless the report says on which"
+    assert warned.measured == "-37.5 %; --analyse shift warns of longer prompts"
     assert beside(shelf, "capacity *", only_kept=True) == []
     assert main(["--out", str(tmp_path), "--cells", "unprepared", "--table"]) == 0
     assert "mooncake" in capsys.readouterr().out

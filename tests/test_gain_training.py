@@ -16,10 +16,12 @@ from headway.controllers.fluid.state import Seen
 from headway.controllers.simulator import Candidate
 from headway.experiments import gain_training
 from headway.experiments.baseline import Static
+from headway.experiments.checkpoint import Ledger
 from headway.experiments.descent import Course
+from headway.experiments.free import free_parameters
 from headway.experiments.gain_forms import KINDS, NEAR, NetworkForm, TableForm, form_of, gains_of, schedule_of
 from headway.experiments.gain_slopes import ScheduleFluid, fluid_slopes, random_slopes, unknown_to_fluid
-from headway.experiments.gain_training import BETTER, NO_BETTER, train_schedule
+from headway.experiments.gain_training import BETTER, NO_BETTER, train_schedule, training_key
 from headway.experiments.problem import Effort, Problem
 from headway.experiments.selection import SCORES, VALUE
 from headway.models.generators import Gamma, Synthetic
@@ -29,6 +31,7 @@ from headway.models.noise import Noise
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
 from tests.small_problems import known
+from tests.test_tune_resume import Kept, Killed, Mortal
 
 PLANT = RegimePlant((6e-3, 7e-5, 5e-9, 0.0, 0.0, 0.0), (6.5e-3, 1e-4, 6e-9, 3e-5, 5e-10, 5e-4))
 LIMITS = Limits(400_000, 16, max_seqs=256, max_tokens=2048)
@@ -55,11 +58,15 @@ def base(tried: Problem, **policy) -> Candidate:
 def test_what_can_follow_the_load_is_what_acts() -> None:
     tried = problem()
     gains = gains_of(base(tried, aging_rate=0.5, chunk_tokens=512.0), LIMITS, TARGETS)
-    assert [(g.name, g.start) for g in gains] == [("margin", 0.0), ("chunk_tokens", 9.0)]
+    assert [(g.name, g.start) for g in gains] == [("margin", 0.0), ("aging_rate", 0.5), ("chunk_tokens", 9.0)]
+    known = free_parameters(LIMITS, TARGETS)
+    assert all((g.low, g.high, g.unit) == known[g.name][1:4] for g in gains)
+    for order in ("edf", "fcfs"):  # neither counts a wait
+        assert "aging_rate" not in {g.name for g in gains_of(base(tried, order=order, aging_rate=0.5), LIMITS, TARGETS)}
     assert gains_of(Static(512, 64).candidate(), LIMITS, TARGETS) == ()
     two = (Target(1.0, 0.022, name="chat"), Target(5.0, 0.022, name="doc"))
     shared = gains_of(base(problem(targets=two), class_shares=(3.0, 1.0)), LIMITS, two)
-    assert [(g.name, g.start) for g in shared[2:]] == [("share.0", 0.75), ("share.1", 0.25)]
+    assert [(g.name, g.start) for g in shared[3:]] == [("share.0", 0.75), ("share.1", 0.25)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,7 +77,7 @@ def test_every_form_starts_as_the_constants_and_stays_in_its_box(kind) -> None:
     start.check()
     assert start.shape == KINDS[kind]
     found = start.at(np.array([0.0, 700.0, 1e6]), np.array([0.0, 0.4, 1.0]), np.array([0.1, 0.5, 0.9]))
-    np.testing.assert_allclose(found, np.repeat([[0.0], [9.0]], 3, axis=1), atol=1e-12)
+    np.testing.assert_allclose(found, np.repeat([[0.0], [0.5], [9.0]], 3, axis=1), atol=1e-12)
     rng = np.random.default_rng(1)
     far = np.clip(form.start + 30 * form.directions(rng, 1)[0], *form.box)
     table = np.asarray(schedule_of(gains, form.table(far)).table)
@@ -100,7 +107,7 @@ def test_a_network_makes_the_table_that_its_function_has_at_the_knots_and_has_a_
 
 def test_a_knot_s_neighbours_go_along_with_it() -> None:
     form = TableForm(gains_of(base(problem()), LIMITS, TARGETS), (8, 4, 1))
-    found = form.directions(np.random.default_rng(3), 4000).reshape(4000, 2, 8, 4)
+    found = form.directions(np.random.default_rng(3), 4000).reshape(4000, 3, 8, 4)
     assert found.std(axis=0) == pytest.approx(1.0, abs=0.06)
     assert np.corrcoef(found[:, 0, 2, 1], found[:, 0, 3, 1])[0, 1] == pytest.approx(NEAR, abs=0.06)
     assert np.corrcoef(found[:, 0, 2, 1], found[:, 0, 4, 2])[0, 1] == pytest.approx(NEAR**3, abs=0.06)
@@ -110,9 +117,9 @@ def test_a_knot_s_neighbours_go_along_with_it() -> None:
 def test_differences_in_random_directions_point_uphill() -> None:
     gains = gains_of(base(problem(), aging_rate=1.0, chunk_tokens=256.0), LIMITS, TARGETS)
     form = TableForm(gains, (8, 1, 1))
-    top = form.start + 0.4 * np.repeat([1.0, -1.0], 8) * np.tile(np.linspace(0.2, 1, 8), 2)
+    top = form.start + 0.4 * np.repeat([1.0, -1.0, 1.0], 8) * np.tile(np.linspace(0.2, 1, 8), 3)
 
-    def scores(candidates, draws):
+    def scores(candidates, draws, stretch):
         found = np.zeros((len(candidates), SCORES))
         unit = np.repeat([g.unit for g in gains], 8)
         found[:, VALUE] = [-((np.ravel(c.gains.table) / unit - top) ** 2).sum() for c in candidates]
@@ -125,6 +132,7 @@ def test_differences_in_random_directions_point_uphill() -> None:
         lambda p: known_._replace(gains=schedule_of(gains, form.table(p))),
         [],
         0,
+        Ledger(),
     )
     mean = np.mean([slopes(form.start, np.arange(0)) for _ in range(60)], axis=0)
     uphill = top - form.start
@@ -142,14 +150,16 @@ def test_the_fluid_reads_the_table_where_the_engine_does() -> None:
     flat = fluid.knobs(jnp.asarray(form.table(form.start), dtype), Seen(*(jnp.asarray(x, dtype) for x in (900.0, 30.0, 0.4))))
     for name in ("margin", "aging_rate", "chunk_tokens", "running_limit", "tolerance"):
         assert float(getattr(flat, name)) == pytest.approx(float(getattr(fluid.still, name)), rel=1e-5, abs=1e-6)
-    table = form.start.reshape(2, 8).copy()
-    table[1] = np.arange(8.0, 16.0)
+    table = form.start.reshape(3, 8).copy()
+    table[1] = np.arange(8.0)
+    table[2] = np.arange(8.0, 16.0)
     at = lambda tokens: fluid.knobs(  # noqa: E731
-        jnp.asarray(table.reshape(2, 8, 1, 1), dtype), Seen(jnp.asarray(tokens, dtype), jnp.asarray(3.0, dtype), jnp.asarray(0.2, dtype))
+        jnp.asarray(table.reshape(3, 8, 1, 1), dtype), Seen(jnp.asarray(tokens, dtype), jnp.asarray(3.0, dtype), jnp.asarray(0.2, dtype))
     )
     for tokens in (0.0, 500.0, 1000.0, 1e7):
         place = min(math.log2(1 + tokens / 500), 7.0)
         assert float(at(tokens).chunk_tokens) == pytest.approx(2.0 ** (0.5 * (8 + place)), rel=1e-5)
+        assert float(at(tokens).aging_rate) == pytest.approx(0.25 * place, rel=1e-5)
 
 
 def test_what_the_fluid_does_not_know_is_named() -> None:
@@ -189,7 +199,7 @@ def test_training_keeps_the_constants_unless_held_out_seeds_speak_for_the_schedu
     again = train_schedule(tried, base(tried), kind=kind, effort=EFFORT)
     assert again.to_json() == found.to_json()
     shown = found.to_json()
-    assert shown["names"] == ["margin", "chunk_tokens"]
+    assert shown["names"] == ["margin", "aging_rate", "chunk_tokens"]
     assert shown["knots"] == list(KINDS[kind])
     assert shown["slopes"] == "exact differences in random directions, as asked"
     assert found.train[1] >= found.train[0]
@@ -228,3 +238,70 @@ def test_slopes_of_a_network_are_those_of_its_table_carried_on() -> None:
     np.testing.assert_allclose(found, np.tensordot(slopes[0], jacobian, 4), rtol=1e-3, atol=1e-6)
     assert np.linalg.norm(found) > 1e-6
     assert 0 <= values[0] <= 1
+
+
+# after a kill
+
+
+@pytest.mark.parametrize("answers", [1, 3, 5, 7])
+def test_wherever_a_training_dies_it_ends_in_the_same_place(answers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gain_training, "ROUGH", Course(2, 0.3, 2, 1))
+    tried = problem()
+    whole, store = train_schedule(tried, base(tried), effort=EFFORT), Mortal(answers)
+    with pytest.raises(Killed):
+        train_schedule(tried, base(tried), effort=EFFORT, store=store)
+    found = train_schedule(tried, base(tried), effort=EFFORT, store=store)
+    assert found.to_json() == {**whole.to_json(), "resumed": answers}
+    assert (found.candidate, found.constant, found.schedule) == (whole.candidate, whole.constant, whole.schedule)
+    assert store.content is None, "nothing is left to go on with"
+
+
+def test_answers_to_another_training_are_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gain_training, "ROUGH", Course(2, 0.3, 2, 1))
+    tried, store = problem(), Mortal(4)
+    with pytest.raises(Killed):
+        train_schedule(tried, base(tried), kind="load", effort=EFFORT, store=store)
+    assert train_schedule(tried, base(tried), effort=EFFORT, store=store).resumed == 0
+    ours = base(tried)
+    others = [
+        training_key(tried, EFFORT, ours, "queued"),
+        training_key(tried, EFFORT, ours, "load"),
+        training_key(problem(13.0), EFFORT, ours, "queued"),
+        training_key(tried, dataclasses.replace(EFFORT, seed=1), ours, "queued"),
+        training_key(tried, EFFORT, base(tried, aging_rate=0.7), "queued"),
+        training_key(tried, EFFORT, ours._replace(law=dataclasses.replace(ours.law, margin=0.1)), "queued"),  # pyright: ignore[reportArgumentType]
+    ]
+    assert others[0] == training_key(tried, EFFORT, base(tried), "queued")
+    assert len({*others}) == 6
+
+
+def test_what_the_fluid_has_said_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, store = problem(), Kept()
+    constant, draws = base(tried), tried.draws(EFFORT, heldout=False)
+    gains, part = gains_of(constant, LIMITS, TARGETS), np.array([2, 0])
+    form = form_of("queued", gains)
+    said = np.random.default_rng(4).random((2, 1 + len(form.start)))
+    monkeypatch.setattr(ScheduleFluid, "_rows", lambda *_: said)
+    values, slopes = ScheduleFluid(tried, constant, gains, draws, Ledger("k", store)).at(form.table(form.start), part)
+    np.testing.assert_array_equal(values, said[:, 0])
+    np.testing.assert_array_equal(slopes, said[:, 1:].reshape(2, len(gains), 8, 1, 1))
+    monkeypatch.delattr(ScheduleFluid, "_rows")
+    again = ScheduleFluid(tried, constant, gains, draws, Ledger("k", store))
+    np.testing.assert_array_equal(again.at(form.table(form.start), part)[1], slopes)
+    with pytest.raises(AttributeError):
+        again.at(form.table(form.start), part[::-1])
+
+
+@pytest.mark.slow
+def test_a_training_along_the_fluid_goes_on_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gain_training, "SMOOTH", Course(3, 0.3, 2, 1))
+    monkeypatch.setattr(gain_training, "ROUGH", Course(3, 0.3, 2, 1))
+    tried, effort = problem(), dataclasses.replace(EFFORT, gradient="fluid")
+    whole = train_schedule(tried, base(tried), effort=effort)
+    assert whole.admitted is not None
+    for answers in (3, 4, 5, 8):  # the gate asks the fluid, then the simulator
+        store = Mortal(answers)
+        with pytest.raises(Killed):
+            train_schedule(tried, base(tried), effort=effort, store=store)
+        found = train_schedule(tried, base(tried), effort=effort, store=store)
+        assert found.to_json() == {**whole.to_json(), "resumed": answers}

@@ -117,7 +117,8 @@ def tune(
         ),
     ] = None,
     look: Annotated[
-        str | None, typer.Option("--analyse", help="Look at more beside the result, by comma: knee, pareto, plant-error, parts; or all.")
+        str | None,
+        typer.Option("--analyse", help="Look at more beside the result, by comma: knee, pareto, plant-error, shift, parts; or all."),
     ] = None,
     gradient: Annotated[
         str, typer.Option("--gradient", help="auto, fluid or exact: where the slopes come from; the fluid's pass a gate first.")

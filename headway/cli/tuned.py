@@ -26,6 +26,12 @@ INDENT = 11
 TAIL_ROWS = (("TTFT p99", "ttft_s"), ("ITL p99", "itl_s"))
 """Quantiles that are shown; others, and their intervals, are in the report and in the file."""
 
+OBJECTIVES = {"attainment": "of the tokens on time", "requests": "clean requests", "capacity": "capacity"}
+"""What a figure is of, by the objective."""
+
+BETTER = "better than constants"
+"""Of a schedule that is kept, as `headway.experiments.gain_training` says it; not imported from there, since that would load JAX."""
+
 CONTENDERS = {"controller": "controller", "best_static": "best static", "best_timeout": "+ timeout", "any_static": "any static"}
 """Who has a knee; the last is the best start-up setting of each load."""
 
@@ -117,7 +123,7 @@ def gain_lines(tuning: Mapping[str, Any]) -> list[str]:
     Returns:
         Two lines.
     """
-    what = {"attainment": "of the tokens on time", "requests": "clean requests", "capacity": "capacity"}[tuning["objective"]]
+    what = OBJECTIVES[tuning["objective"]]
     over = lambda value, ends: f"{100 * value:+.1f} % [{_signed(ends[0])}, {_signed(ends[1])}]"  # noqa: E731
     return [
         f"gain       {over(tuning['gain'], tuning['gain_ci95'])} {what} over it, held out",
@@ -223,7 +229,7 @@ def look_lines(tuning: Mapping[str, Any]) -> list[str]:
         rows += [(CONTENDERS.get(str(name), str(name)), _knee(one)) for name, one in knees.items()]
         told = table(rows, indent=" " * INDENT)
         lines += [f"{'knees':{INDENT}}{told[0][INDENT:]}", *told[1:]]
-    for word, key in (("trade", "pareto"), ("plant off", "plant_error"), ("acted", "fired")):
+    for word, key in (("trade", "pareto"), ("plant off", "plant_error"), ("elsewhere", "shift"), ("acted", "fired")):
         if tuning.get(key):
             lines += said(word, tuning[key]["sentence"])
     return lines
@@ -245,7 +251,7 @@ def _signed(share: float | None) -> str:
 
 
 def schedule_lines(tuning: Mapping[str, Any]) -> list[str]:
-    """What gains that follow the load bring over constants.
+    """What gains that follow the load bring over constants, and whether they are kept.
 
     Args:
         tuning: as `headway tune --json`, without the controller.
@@ -256,12 +262,25 @@ def schedule_lines(tuning: Mapping[str, Any]) -> list[str]:
     found = tuning.get("schedule")
     if not found:
         return []
-    what = f"{', '.join(found['names']) or 'no gain'} over {'the queue' if found['kind'] == 'queued' else 'queue, decodes and cache'}"
-    low, high = found["gain_ci95"]
-    figures = (
-        f"{percent(found['constant'])} > {percent(found['schedule'])}, {_signed(found['gain'])} [{_signed(low)}, {_signed(high)}] held out"
-    )
-    return [*said("schedule", f"{found['verdict']}: {figures}; {what}"), *said("", found["slopes"])]
+    if not found["names"]:
+        return said("schedule", found["slopes"])
+    axes = "the queue" if found["kind"] == "queued" else "queue, decodes and cache"
+    *others, last = found["names"]
+    names = f"{', '.join(others)} and {last}" if others else last
+    kept = f"{names} follow{'' if others else 's'} {axes}" if found["verdict"] == BETTER else f"not kept ({names} over {axes})"
+    return [*said("schedule", f"{kept}: {_against_constants(found, tuning['objective'])}"), *said("", found["slopes"])]
+
+
+def _against_constants(found: Mapping[str, Any], objective: str) -> str:
+    """A schedule beside the best constants that the same training found."""
+    if found["train_schedule"] == found["train_constant"]:
+        return f"none of {found['tried']} schedules did better in training than the best constants"
+    (low, high), capacity = found["gain_ci95"], objective == "capacity"
+    show = (lambda x: f"{x:.3g}") if capacity else percent
+    moved = (lambda x: "?" if x is None or x != x else f"{x:+.2g}") if capacity else _signed
+    what = "requests/s carried" if capacity else OBJECTIVES[objective]
+    points = f"{moved(found['gain'])}{'' if capacity else ' points'} [{moved(low)}, {moved(high)}]"
+    return f"{show(found['schedule'])} {what}, {show(found['constant'])} with the best constants, {points}, held out"
 
 
 def required_lines(tuning: Mapping[str, Any]) -> list[str]:
@@ -278,7 +297,7 @@ def required_lines(tuning: Mapping[str, Any]) -> list[str]:
 
 
 def search_lines(tuning: Mapping[str, Any]) -> list[str]:
-    """How it was looked for: held-out seeds, slopes, other plants, what was taken over from a search that was interrupted.
+    """How it was looked for: held-out seeds, slopes, other plants, what was taken over from one that was interrupted.
 
     Args:
         tuning: as `headway tune --json`, without the controller.
@@ -298,6 +317,7 @@ def search_lines(tuning: Mapping[str, Any]) -> list[str]:
             f"on {robust['plants']} other plants that the trace allows{drawn}, mean of {of}: {percent(robust['controller'])}, "
             f"best static {percent(robust['best_static'])}",
         )
-    if tuning.get("resumed"):
-        lines.append(f"resumed    {tuning['resumed']} answers of an interrupted search were taken over")
+    for what, of in (("search", tuning), ("training of the schedule", tuning.get("schedule") or {})):
+        if of.get("resumed"):
+            lines.append(f"resumed    {of['resumed']} answers of an interrupted {what} were taken over")
     return lines
