@@ -17,6 +17,10 @@ WIDTHS = {"desktop": 1440, "phone": 390}
 PATIENCE_MS = 120_000
 """For a page: the first simulation may have to compile the engine."""
 
+AS_UNWATCHED = "--js-flags=--no-enable-lazy-source-positions"
+"""Playwright's inspector asks for line numbers while a script is run, and V8 reads the whole script anew for them: of plotly.js 4.8 MB,
+which then takes twice as long as in a browser that nobody watches. With line numbers taken at the first reading it takes as long as there."""
+
 DRAWN = """() => {
   window.drawn = {};
   document.querySelectorAll('.js-plotly-plot').forEach(plot => {
@@ -84,7 +88,7 @@ def browser() -> Iterator[Any]:
     if path is None:
         raise RuntimeError(f"no browser: none of {', '.join(NAMES)} is on the path; Debian: apt-get install chromium")
     with sync_playwright() as play:
-        made = play.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        made = play.chromium.launch(executable_path=path, args=["--no-sandbox", AS_UNWATCHED])
         try:
             yield made
         finally:

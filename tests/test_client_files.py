@@ -234,7 +234,11 @@ def test_a_file_that_broke_off_keeps_what_is_whole(tmp_path: Path) -> None:
         ("# HELP vllm:x y\n", "Prometheus"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "a workload"),
         ("step,step_time_s\n1,0.01\n", "headway fit reads it"),
-        ("hello\n", "tried vllm_bench"),
+        ("hello\n", "text that begins with 'hello' is of no known format: give what a load generator"),
+        (
+            '{"request_id": "a", "queued_at": 1.0, "first_token_at": 2.0}\n',
+            "(engine_requests), of which it lacks first_token_ts (here first_token_at?) and",
+        ),
         ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "GET /"}]}]}]}', "1 other spans"),
     ],
 )

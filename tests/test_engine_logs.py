@@ -94,7 +94,7 @@ def test_broken_logs_are_read_in_part_or_refused_and_nothing_else(tmp_path_facto
 
 STATS = "vLLM's stats lines"
 REAL: dict[str, tuple[str, int, dict[str, int]] | str] = {
-    "NOTES_measurement_traps.md": "tried fpm_csv",
+    "NOTES_measurement_traps.md": "is of no known format: give the engine's log or table",
     "sglang_2025-02_issue3909.log": ("sglang", 8, {"first_of_stream": 1}),
     "sglang_2025-06_issue6017_dp32.log": "SGLang's decode and prefill lines; of 3 lines none can be timed (3 first of a stream)",
     "sglang_2025-09_issue10053.log": ("sglang", 2, {"averaged_over_idle": 2, "incomplete": 2}),

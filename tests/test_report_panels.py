@@ -121,7 +121,7 @@ def test_an_unstable_loop_has_no_answer(known: Opened) -> None:
 def test_what_was_not_looked_at_is_named_with_its_command(found: Findings) -> None:
     (all_of_it,) = not_looked(found)
     assert isinstance(all_of_it, Lack)
-    assert all_of_it.options == "--bound --analyse knee,pareto,plant-error,parts"
+    assert all_of_it.options == "--bound --analyse knee,pareto,plant-error,shift,parts"
     assert "headway tune" in SECTIONS["beside"][1](found)
     controller = copy.deepcopy(found.controller)
     assert controller is not None
@@ -147,7 +147,7 @@ def test_what_was_not_looked_at_is_named_with_its_command(found: Findings) -> No
     assert figure.layout.xaxis.range[1] > 99.9
     (left,) = not_looked(other)
     assert isinstance(left, Lack)
-    assert left.options == "--analyse knee,plant-error,parts"
+    assert left.options == "--analyse knee,plant-error,shift,parts"
     for field in LOOKS:
         controller["tuning"].setdefault(field, {"sentence": "looked at"})
     assert not_looked(other) == []

@@ -14,6 +14,7 @@ from headway.experiments.knee import ABOVE, FOUND, Knee
 from headway.experiments.pareto import KINDS, front_of
 from headway.experiments.plant_error import Off, PlantError
 from headway.experiments.run import without_nan
+from headway.experiments.shift import Shift, Shifted
 from headway.experiments.statistics import Estimate
 from headway.report.text import NONE, change
 from headway.report.trade import (
@@ -26,6 +27,7 @@ from headway.report.trade import (
     ladder_figure,
     points,
     reach_sentence,
+    shift_table,
 )
 from tests.test_pareto import tried
 
@@ -80,6 +82,27 @@ def test_plant_error_is_a_ladder_and_a_table() -> None:
     assert "2 drawn from the intervals" in text
     assert "Plants are drawn jointly." in text, "how they were drawn"
     assert "least +2.0 points; above 0 on 50 %" in text
+
+
+def test_other_traffic_is_a_table_with_the_most_harm_first() -> None:
+    whole = Estimate(0.95, 0.94, 0.96)
+    rows = [
+        Shifted("bursts", "arrivals in bursts", 9.5, whole, whole, Estimate(0.0, -0.01, 0.01)),
+        Shifted(
+            "waves",
+            "a rate that swings",
+            8.0,
+            Estimate(0.76, 0.7, 0.8),
+            whole,
+            Estimate(-0.2, -0.3, -0.1),
+            "the fallback would attain more",
+        ),
+    ]
+    text = plain(shift_table(written(Shift(rows, ["longer prompts: none"]).to_json())))
+    assert text.count("<tr>") == 1 + 2
+    assert text.index("a rate that swings: the fallback would attain more") < text.index("arrivals in bursts")
+    for cell in ("9.5 req/s", "76.0 % [70.0, 80.0]", f"{change(-0.2)} [-30.0, -10.0]", "Not tried: longer prompts: none."):
+        assert cell in text
 
 
 def test_a_knee_outside_what_was_searched_shows_no_interval() -> None:

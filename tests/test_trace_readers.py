@@ -260,9 +260,19 @@ GOLDEN = {
         "t.txt: row 1: expected 7 cells, as in the header of Headway's step table, found 9"),
     "an empty file": (" \n", "t.txt: expected a trace of engine steps, found an empty file"),
     "an unknown table": ("a,b\n1,2\n",
-        "t.txt: expected a trace of engine steps; a file that begins with 'a,b' is of no format known here: give the engine's log or "
-        "table, or write a row a step into a CSV with step, step_time_s, decode_requests, decode_kv_tokens, prefill_tokens, prefill_pairs, "
-        "prefill_requests; tried " + ", ".join(f"{name} ({reader.says})" for name, reader in TRACE_READERS.items())),
+        "t.txt: expected a trace of engine steps; a CSV with a, b is of no known format: give the engine's log or table, or write Headway's "
+        'step table; docs/commands.md, "A trace", lists what is read'),
+    "a table near a known one": ("step,step_time_ms,decode_requests\n1,9,2\n",
+        "t.txt: expected a trace of engine steps; a CSV with step, step_time_ms, decode_requests is of no known format: nearest is Headway's "
+        "step table (steps), of which it lacks step_time_s (here step_time_ms?), decode_kv_tokens, prefill_tokens and 2 more; "
+        'docs/commands.md, "A trace", lists what is read'),
+    "keys near known ones": ('{"wall_time": 0.1, "counter": 3, "batch": {}}\n',
+        "t.txt: expected a trace of engine steps; a JSON object with wall_time, counter, batch is of no known format: nearest is forward pass "
+        "metrics, one JSON object a line (fpm_jsonl), of which it lacks counter_id (here counter?) and scheduled; "
+        'docs/commands.md, "A trace", lists what is read'),
+    "prose": ("Hello, dear reader of steps\nthere is none here.\n",
+        "t.txt: expected a trace of engine steps; text that begins with 'Hello, dear reader of steps' is of no known format: give the engine's "
+        "log or table, or write Headway's step table; docs/commands.md, \"A trace\", lists what is read"),
     "a workload": ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
         "t.txt: expected a trace of engine steps; this looks like a workload: requests, not steps; give it as the workload"),
     "an engine's log": ("INFO 01-20 10:00:00 metrics.py:345] Avg prompt throughput: 12.0 tokens/s\n",

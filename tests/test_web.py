@@ -6,7 +6,10 @@ import base64
 import json
 import os
 import shlex
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ from headway.web.pages.live import followable
 from headway.web.pages.loop import look
 from headway.web.picks import number_of, picks_of, search_of
 from headway.web.root import Root
-from headway.web.views import View
+from headway.web.views import MOST_KEPT, View, remembered
 from tests.small_run import write_run
 
 RECIPE = "poisson:rate=10/s,prompt=400,output=geometric(60)"
@@ -201,6 +204,43 @@ def test_nothing_on_the_page_comes_from_elsewhere(root: Root) -> None:
     text = application(root).server.test_client().get("/", headers={"Host": "localhost"}).get_data(as_text=True)
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
+
+
+def test_what_is_made_for_one_page_holds_up_no_other(tmp_path: Path) -> None:
+    begun, go_on, made = threading.Event(), threading.Event(), []
+
+    def slow() -> str:
+        made.append("slow")
+        begun.set()
+        assert go_on.wait(20)
+        return "slow result"
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(remembered, (tmp_path, "slow"), slow)
+        assert begun.wait(20)
+        assert remembered((tmp_path, "quick"), lambda: "quick result") == "quick result", "another key does not wait"
+        second = pool.submit(remembered, (tmp_path, "slow"), slow)
+        with pytest.raises(FutureTimeout):
+            second.result(0.2)
+        go_on.set()
+        assert first.result(20) == second.result(20) == "slow result"
+    assert made == ["slow"], "made once"
+    assert remembered((tmp_path, "slow"), lambda: "made anew") == "slow result"
+
+
+def test_an_error_is_not_remembered_and_frees_who_waits(tmp_path: Path) -> None:
+    def refused() -> str:
+        raise ValueError("not yet")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not yet"):
+            remembered((tmp_path, "broken"), refused)
+    assert remembered((tmp_path, "broken"), lambda: "mended") == "mended"
+    nested = lambda: remembered((tmp_path, "inner"), lambda: "inner") + " and outer"  # noqa: E731
+    assert remembered((tmp_path, "outer"), nested) == "inner and outer"
+    for k in range(MOST_KEPT):
+        assert remembered((tmp_path, k), lambda k=k: k) == k
+    assert remembered((tmp_path, "broken"), lambda: "made anew") == "made anew", "what was longest unused has gone"
 
 
 def data_url(content: bytes) -> str:

@@ -22,6 +22,7 @@ from headway.experiments.run import read_json, write_json
 from headway.report import write_report
 from headway.web.pages import PAGES
 from tests.small_run import write_run
+from tests.small_schedule import TRAINED, controller_with, loaded, queued
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,6 +39,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(place / name)
         controller = read_json(place / name / "controller.json")
         write_json(place / name / "controller.json", {**controller, "workload": {**controller["workload"], "spec": RECIPE}})
+    for name, gains, kind in (("followed", queued(), "queued"), ("loaded", loaded(), "load")):
+        write_run(place / name)
+        trained = TRAINED | {"kind": kind, "names": list(gains.names), "knots": list(gains.shape)}
+        write_json(place / name / "controller.json", controller_with(gains, trained, RECIPE))
     steps = [
         {"step": k, "step_time_s": 0.02 + 0.01 * (k % 40 == 7), "token_budget": 256, "setpoint_s": 0.02, "margin": 0.2} for k in range(900)
     ]
@@ -89,6 +94,28 @@ def test_the_report_is_drawn_whole_and_fits_its_window(runs: Path, chrome: Any, 
     if kind == "desktop" and not dark:
         page.pdf(path=str(pictures / "report.pdf"), format="A4")
         assert (pictures / "report.pdf").read_bytes().startswith(b"%PDF")
+    assert complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", WIDTHS)
+@pytest.mark.parametrize("run", ["followed", "loaded"])
+def test_gains_that_follow_the_load_are_drawn_in_both_and_fit_their_window(
+    address: str, runs: Path, chrome: Any, run: str, kind: str, dark: bool, pictures: Path
+) -> None:
+    page, complaints = tab(chrome, WIDTHS[kind], dark=dark)
+    look = f"{run}-{WIDTHS[kind]}-{'dark' if dark else 'light'}.png"
+    for name in ("loop", "export", "compare"):
+        opened(page, address, f"{name}?run={run}")
+        photographed(page, pictures / f"{name}-{look}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[kind]
+        assert "follow" in page.locator("main").inner_text()
+        if name == "loop":
+            assert page.locator("[id*='\"schedule\"'] .main-svg").count() > 0
+    page.goto(write_report(runs / run).as_uri())
+    photographed(page, pictures / f"report-{look}")
+    assert page.locator("#figure-schedule .main-svg").count() > 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTHS[kind]
     assert complaints == []
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from headway.experiments.run import RunFolder, read_json
-from headway.identification.readers import read_trace
 from headway.identification.rows import KEPT, judge, used_rows
 from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.trace import Trace
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.report.recorded import Recorded, recorded, spread
+from headway.report.run_trace import trace_of_run
 from headway.report.text import number
 
 REGIMES = ("decode", "mixed")
@@ -224,7 +224,8 @@ def collect(run: Path) -> Findings:
     except ValueError as error:
         raise ValueError(f"{folder.file('fit')}: {error}") from None
     controller, validation = (_mapping(folder.file(s)) if folder.file(s).exists() else None for s in ("tune", "validate"))
-    trace = read_trace(folder.file("trace")) if folder.file("trace").exists() else None
+    asked = dig(identified.about, "training", "where")
+    trace = trace_of_run(folder.file("trace"), asked) if folder.file("trace").exists() else None
     rows = recorded(trace) if trace is not None else None
     steps = steps_of(trace, identified, rows) if trace is not None else None
     refused = folder.file("export") / "refused.txt"

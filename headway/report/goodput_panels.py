@@ -22,6 +22,7 @@ from headway.report.trade import (
     knee_table,
     ladder_figure,
     reach_sentence,
+    shift_table,
 )
 
 LOOKS = {
@@ -30,6 +31,7 @@ LOOKS = {
     "knees": ("the knees", "--analyse", "knee"),
     "pareto": ("the Pareto front of first tokens against gaps", "--analyse", "pareto"),
     "plant_error": ("the lead under plant error", "--analyse", "plant-error"),
+    "shift": ("traffic that it was not tuned on", "--analyse", "shift"),
     "fired": ("which parts acted", "--analyse", "parts"),
 }
 """Field of a tuning: what it holds, and the option of `headway tune` that asks for it with its name there."""
@@ -178,7 +180,7 @@ def not_looked(found: Findings) -> list[Shown]:
 
 
 def beside_parts(found: Findings) -> list[Shown | str]:
-    """What one number hides: the bound, what parts bring, the knees, both promises, the lead under plant error, what never fired.
+    """What one number hides: the bound, what parts bring, the knees, both promises, the lead under plant error, other traffic, dead parts.
 
     Args:
         found: the run, tuned.
@@ -186,8 +188,8 @@ def beside_parts(found: Findings) -> list[Shown | str]:
     Returns:
         Figures, tables and sentences in order, the latter two as HTML; what was not looked at is named last, with the command that does.
     """
-    bound, ablation, knees, error, acted = (
-        dig(found.controller, "tuning", key) for key in ("bound", "ablation", "knees", "plant_error", "fired")
+    bound, ablation, knees, error, other, acted = (
+        dig(found.controller, "tuning", key) for key in ("bound", "ablation", "knees", "plant_error", "shift", "fired")
     )
     told = lambda text: f"<p>{escape(sentence(text))}</p>" if text else ""  # noqa: E731
     parts: list[Shown | str] = [*bound_panels(found), told(reach_sentence(bound or {}))]
@@ -200,6 +202,8 @@ def beside_parts(found: Findings) -> list[Shown | str]:
     parts += [*front_panels(found), *error_panels(found)]
     if error:
         parts.append(error_table(error))
+    if other:
+        parts.append(told(other.get("sentence")) + shift_table(other))
     if acted:
         parts.append(told(acted.get("sentence")) + fired_table(acted))
     return [part for part in (*parts, *not_looked(found)) if part]

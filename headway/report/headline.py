@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headway.report.data import Findings, dig
+from headway.report.scheduled import following, names_of, ranges, schedule_of
 from headway.report.text import between, change, count, given, number, percent, time
 
 
@@ -70,7 +71,8 @@ def verdict(found: Findings) -> tuple[str, str, str]:
     if found.controller is not None:
         outcome = str(dig(tuning, "outcome") or "tuned")
         gain = f"{change(dig(tuning, 'gain'))}{between(dig(tuning, 'gain_ci95'))}"
-        text = f"Tuned and not yet validated. On held-out seeds the controller gains {gain} over the best static setting, as predicted."
+        who = "the controller gains" if schedule_of(found.controller) is None else "its constants, before gains followed the load, gain"
+        text = f"Tuned and not yet validated. On held-out seeds {who} {gain} over the best static setting, as predicted."
         return outcome, text, "open"
     return "identified", "There is a plant and no controller yet.", "open"
 
@@ -104,15 +106,20 @@ def _choice(found: Findings) -> Card:
     aging = number(dig(record, "policy", "aging_rate", "value"))
     if record is None:
         return Card("Margin and aging rate", percent(None), ["not tuned yet"])
-    value = f"{percent(margin)}, {aging:.2f} s/s" if aging is not None else percent(margin)
-    return Card(
-        "Tuned margin, aging rate",
-        value,
-        [
-            f"setpoint {time(setpoint)} of a budget of {given(budget)}",
-            f"law {dig(record, 'law', 'kind')}, order {dig(record, 'policy', 'order')}",
-        ],
-    )
+    low_high = {gain.name: ends for gain, ends in zip(following(record), _ends(record), strict=True)}
+    worded = percent(margin) if "margin" not in low_high else "{:.1f} to {:.1f} %".format(*low_high["margin"])
+    rate = "" if aging is None else f", {aging:.2f} s/s"
+    rate = rate if "aging_rate" not in low_high else ", {:.2f} to {:.2f} s/s".format(*low_high["aging_rate"])
+    notes = [
+        f"setpoint {time(setpoint)} of a budget of {given(budget)}" + (", in an idle engine" if "margin" in low_high else ""),
+        f"law {dig(record, 'law', 'kind')}, order {dig(record, 'policy', 'order')}",
+    ]
+    return Card("Tuned margin, aging rate", worded + rate, notes + ([f"following the load: {names_of(record)}"] if low_high else []))
+
+
+def _ends(record: Any) -> list[tuple[float, float]]:
+    schedule = schedule_of(record)
+    return ranges(record, schedule) if schedule else []
 
 
 def _result(found: Findings) -> Card:
@@ -126,6 +133,8 @@ def _result(found: Findings) -> Card:
     attained = lambda a, b: f"{percent(dig(a, 'attainment'))} : {percent(dig(b, 'attainment'))}"  # noqa: E731
     delivered = lambda a, b: f"{count(dig(a, 'goodput_tps'))} : {count(dig(b, 'goodput_tps'))} tokens/s"  # noqa: E731
     notes = [f"goodput {delivered(own, static)}"]
+    if data is None and schedule_of(found.controller) is not None:
+        notes.append("of its constants, before gains followed the load")
     ours, theirs = dig(data, "predicted", "controller"), dig(data, "predicted", "best_static")
     if ours and theirs:
         notes = [f"predicted {attained(ours, theirs)}", *notes, f"predicted {delivered(ours, theirs)}"]

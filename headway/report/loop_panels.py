@@ -21,6 +21,7 @@ from headway.report.figures import closed_loop
 from headway.report.loop_figures import bode, margin_text, nyquist, response_sentence, step_response
 from headway.report.opened import Opened
 from headway.report.panels import Lack, Panel, Shown, unsimulated
+from headway.report.scheduled import SETPOINT
 from headway.report.sentences import loop_sentence
 from headway.report.text import percent, sentence
 
@@ -134,11 +135,12 @@ def simulated_panel(found: Opened, candidate: Candidate) -> Shown:
     columns = dict(zip(LOG_COLUMNS, np.asarray(out.log).T, strict=True))
     timeline = {name: columns[name].tolist() for name in SHOWN_COLUMNS if name in columns}
     budget_s = min(t.budget_s for t in record.targets)
-    setpoint_s = (1 - candidate.law.setpoint_margin) * budget_s
+    moves = candidate.gains is not None and "margin" in candidate.gains.names
+    setpoint_s = None if moves else (1 - candidate.law.setpoint_margin) * budget_s
     on, owed = out.on_time.sum(), out.owed.sum()
     text = f"Simulated on a held-out load of {len(load.workload)} requests: {percent(on / max(owed, 1e-9))} of the owed tokens on time. "
     figure = closed_loop(timeline, budget_s=budget_s, setpoint_s=setpoint_s)
-    return Panel("loop", figure, text + loop_sentence(timeline, {}, budget_s, setpoint_s))
+    return Panel("loop", figure, text + loop_sentence(timeline, {}, budget_s, setpoint_s) + SETPOINT * moves)
 
 
 def certificate_sentence(controller: Mapping[str, Any] | None) -> str:

@@ -12,6 +12,7 @@ from headway.report.data import REGIMES, Findings, dig, timeline_of, window_of
 from headway.report.figures import closed_loop, measured_against_predicted, residual_distribution, residuals_in_order
 from headway.report.opened import Opened
 from headway.report.recorded import Recorded, excitation_map, stretches
+from headway.report.scheduled import SETPOINT, following, setpoint_of
 from headway.report.sentences import fit_sentence, loop_sentence, margin_sentence, order_sentence
 from headway.report.text import count, sentence
 from headway.report.trace_figures import time_line, time_line_sentence, work_map, work_sentence
@@ -175,7 +176,11 @@ def validated_panels(found: Findings) -> list[Shown]:
     timeline, other = (timeline_of(dig(found.validation, side)) for side in ("controller", "best_static"))
     if not timeline:
         return [Lack("The validation recorded no steps.", "validate")]
-    budget_s, setpoint_s = (dig(found.controller, k) for k in ("budget_s", "setpoint_s"))
+    budget_s, setpoint_s = dig(found.controller, "budget_s"), setpoint_of(found.controller)
     first, last, why = window_of(timeline)
-    said = loop_sentence(timeline, other, budget_s, setpoint_s) + f" It opens with steps {count(first + 1)} to {count(last + 1)}, {why}."
+    moves = SETPOINT if any(gain.kind == "margin" for gain in following(found.controller)) else ""
+    said = (
+        loop_sentence(timeline, other, budget_s, setpoint_s)
+        + f"{moves} It opens with steps {count(first + 1)} to {count(last + 1)}, {why}."
+    )
     return [Panel("validated", closed_loop(timeline, budget_s=budget_s, setpoint_s=setpoint_s, other=other, window=(first, last)), said)]

@@ -25,6 +25,8 @@ from headway.report.panels import (
     validated_panels,
 )
 from headway.report.recorded import set_aside
+from headway.report.schedule_panels import of_constants, schedule_parts
+from headway.report.scheduled import names_of
 from headway.report.tables import aside_table, folded, gain_table, provenance_table, settings_table, side_table
 from headway.report.tails import side_notes
 from headway.report.text import escape, sentence
@@ -225,7 +227,7 @@ def margin_section(found: Findings) -> str:
     known = _opened(found)
     if isinstance(known, Lack):
         return lacking(found, known)
-    said = certificate_sentence(found.controller)
+    said = " ".join(filter(None, (certificate_sentence(found.controller), of_constants(found.controller))))
     step, *others = loop_panels(known)
     pair, rest = ([step, others[0]], others[1:]) if isinstance(step, Panel) else ([step], others)
     return (f"<p>{escape(said)}</p>" if said else "") + beside_each_other(found, pair) + panels(found, rest)
@@ -265,11 +267,11 @@ def side_section(found: Findings) -> str:
         groups["tuning, held-out seeds, predicted"] = {heading: side["figures"] for heading, side in sides.items()}
     html = lacking(found, NOT_VALIDATED if found.controller else NOT_TUNED) if found.validation is None else ""
     html += side_table(groups, "What became of the promise") + side_notes(groups) if groups else ""
-    return html + (settings_table(sides) if sides else "")
+    return html + (settings_table(sides, names_of(found.controller)) if sides else "")
 
 
 def gain_section(found: Findings) -> str:
-    """The controller's gains.
+    """The controller's gains, those that follow the load as figures before the table of all.
 
     Args:
         found: the run.
@@ -277,7 +279,9 @@ def gain_section(found: Findings) -> str:
     Returns:
         HTML.
     """
-    return lacking(found, NOT_TUNED) if found.controller is None else gain_table(found.controller)
+    if found.controller is None:
+        return lacking(found, NOT_TUNED)
+    return panels(found, schedule_parts(found)) + gain_table(found.controller)
 
 
 def source_section(found: Findings) -> str:

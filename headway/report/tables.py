@@ -7,6 +7,7 @@ from typing import Any
 
 from headway.identification.rows import REASONS
 from headway.report.data import Findings, dig
+from headway.report.scheduled import rows_of
 from headway.report.tails import class_tails, more_rows
 from headway.report.text import NONE, count, digits, escape, number, percent, time
 from headway.tails import TAILS, tail
@@ -118,11 +119,12 @@ def side_table(groups: Mapping[str, Mapping[str, Any]], caption: str) -> str:
     return table(("", *headings), rows, caption, [(title, len(group)) for title, group in groups.items()])
 
 
-def settings_table(sides: Mapping[str, Any]) -> str:
+def settings_table(sides: Mapping[str, Any], follow: str = "") -> str:
     """What each contender was set to.
 
     Args:
         sides: heading to a side of tuning.
+        follow: gains of the controller that follow the load, in words; empty for none.
 
     Returns:
         HTML.
@@ -131,7 +133,10 @@ def settings_table(sides: Mapping[str, Any]) -> str:
     names = list(dict.fromkeys(name for side in sides.values() for name in side["settings"]))
     show = lambda value: NONE if value is None else digits(value) if number(value) is not None else str(value)  # noqa: E731
     rows = [(name, *(show(dig(side, "settings", name)) for side in sides.values())) for name in names]
-    return table(("setting", *sides), rows, "Settings compared in tuning")
+    later = (
+        f"<p>The tuned ones are constants; in the controller that was made of them, {escape(follow)} follow the load.</p>" if follow else ""
+    )
+    return table(("setting", *sides), rows, "Settings compared in tuning") + later
 
 
 def gain_table(controller: Mapping[str, Any]) -> str:
@@ -144,16 +149,20 @@ def gain_table(controller: Mapping[str, Any]) -> str:
         HTML.
     """
     rows, names = [], [str(dig(t, "name")) for t in dig(controller, "targets") or []]
+    follow = rows_of(controller)
+    moves = "law.margin" in follow
     for part, numbers in (("law", dig(controller, "law", "gains") or {}), ("policy", dig(controller, "policy") or {})):
         for name, entry in numbers.items():
             if isinstance(entry, Mapping):
                 unit = str(entry.get("unit") or "")
                 span = f"{digits(entry.get('low'))} to {digits(entry.get('high'))}" if entry.get("high") is not None else NONE
-                rows.append((f"{part}.{name}", _each(entry.get("value"), names), UNITS.get(unit, unit), span))
+                value = follow.pop(f"{part}.{name}", "") or _each(entry.get("value"), names)
+                rows.append((f"{part}.{name}", value, UNITS.get(unit, unit), span))
             else:
                 rows.append((f"{part}.{name}", str(entry), "", NONE))
+    rows += [(name, value, "", NONE) for name, value in follow.items()]  # of parts that are off but for the load
     rows.append(("budget", time(controller.get("budget_s")), "", NONE))
-    rows.append(("setpoint", time(controller.get("setpoint_s")), "", NONE))
+    rows.append(("setpoint", time(controller.get("setpoint_s")) + (" in an idle engine" if moves else ""), "", NONE))
     for name, value in (dig(controller, "engine") or {}).items():
         rows.append((f"engine.{name}", digits(value, 7) if number(value) is not None else str(value), "", NONE))
     return table(

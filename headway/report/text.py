@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from typing import Any
 
 NONE = "–"  # noqa: RUF001
@@ -182,8 +183,16 @@ def escape(text: Any) -> str:
     Returns:
         HTML.
     """
-    safe = html.escape(str(text))
-    for unit in ("%", "ms", "s", "tokens", "requests"):
-        for digit in "0123456789":
-            safe = safe.replace(f"{digit} {unit}", f"{digit}\N{NO-BREAK SPACE}{unit}")
-    return safe
+    return held(html.escape(str(text)))
+
+
+def held(text: str) -> str:
+    """Text whose units stay on the line of their numbers.
+
+    Args:
+        text: plain, or HTML.
+
+    Returns:
+        The same with spaces that do not break.
+    """
+    return re.sub(r"(?<=\d) (?=%|(?:ms|s|s/s|tokens|requests)\b)", "\N{NO-BREAK SPACE}", text)

@@ -11,7 +11,7 @@ from headway.report.axes import blank, mark
 from headway.report.data import dig
 from headway.report.figures import CONTENDERS
 from headway.report.tables import table
-from headway.report.text import NONE, change, count, number, percent
+from headway.report.text import NONE, change, count, digits, number, percent
 from headway.report.theme import LIGHT
 
 FRONTS = (("points", "tuned controller", "tuned", "circle", "solid"), ("static", "static settings", "static", "square", "dash"))
@@ -111,6 +111,32 @@ def error_table(error: Mapping[str, Any]) -> str:
     notes = "".join(f" {text[:1].upper()}{text[1:]}." for text in error.get("notes") or [])
     about = f"Held-out attainment on plants that are not the one fitted.{notes}"
     return table(("plant off by", "controller", "best static", "lead"), cells, about)
+
+
+def shift_table(shift: Mapping[str, Any]) -> str:
+    """Traffic that the controller was not tuned on.
+
+    Args:
+        shift: as `headway.experiments.shift.Shift.to_json`.
+
+    Returns:
+        HTML, the traffic that does it most harm first.
+    """
+    rows = sorted(shift.get("rows") or [], key=lambda r: number(dig(r, "gain", "value")) or 0.0)
+    spoken = lambda e: f"{percent(dig(e, 'value'))}{span_of(e)}"  # noqa: E731
+    cells = [
+        (
+            f"{r.get('words') or NONE}{': ' + r['note'] if r.get('note') else ''}",
+            f"{digits(r.get('rate_rps'))} req/s",
+            spoken(r.get("controller")),
+            spoken(r.get("fallback")),
+            f"{change(dig(r, 'gain', 'value'))}{span_of(r.get('gain'))}",
+        )
+        for r in rows
+    ]
+    notes = "".join(f" Not tried: {text}." for text in shift.get("skipped") or [])
+    about = f"Held-out attainment under other traffic, at the load of each of which the static setting attains 95 %.{notes}"
+    return table(("other traffic", "at", "controller", "static fallback", "gain"), cells, about)
 
 
 def knee_table(knees: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import plotly
 from dash import ALL, MATCH, Dash, Input, Output, State, ctx, html, no_update
+from dash.fingerprint import build_fingerprint
 from flask import Flask
 
 from headway.report.panels import Panel
+from headway.report.text import held
 from headway.web import upload
 from headway.web.asked import Asked
 from headway.web.cards import COMMAND_COPY, COMMAND_TEXT, CSV_BUTTON, CSV_FILE, GRAPH, PNG_BUTTON, figure_table, in_palette, note, words_of
@@ -29,8 +33,14 @@ SAVE_PNG = """function(n, id) {
   if (own) { window.Plotly.downloadImage(own, {format: 'png', scale: 2, filename: 'headway-' + id.name, width: own.clientWidth, height: own.clientHeight}); }
   return window.dash_clientside.no_update;
 }"""
-FIRST_PAGE_S = 1.0
-"""How long the processor is left to the first page before the simulator is compiled behind it [s]."""
+PLOTLY = "package_data/plotly.min.js"
+"""Dash asks for it only once a page with a figure has come: it is asked for at once, and comes while the server still reads the run."""
+
+QUIET_S, NOBODY_S = 1.0, 20.0
+"""How long nobody may have asked for anything before the simulator is compiled behind the first page, and how long that page is waited
+for where nobody comes [s]."""
+ASKED_S = "HEADWAY_ASKED_S"
+"""Where the server notes when it was last asked for anything."""
 
 IN_ADDRESS = """function(places, ids) {
   const here = new URLSearchParams(window.location.search);
@@ -57,6 +67,7 @@ def application(root: Root, *, host: str = "127.0.0.1", token: str | None = None
     """
     server = Flask("headway")
     guarded(server, host, token)
+    server.before_request(lambda: server.config.update({ASKED_S: time.monotonic()}))
     app = Dash(
         "headway",
         server=server,  # pyright: ignore[reportArgumentType]  # dash says bool or function, and takes a Flask
@@ -66,6 +77,7 @@ def application(root: Root, *, host: str = "127.0.0.1", token: str | None = None
         suppress_callback_exceptions=True,
         include_assets_files=False,
         add_log_handler=False,
+        external_scripts=[{"src": plotly_address(), "defer": "defer"}],
     )
     app.index_string = document()
     app.layout = frame()
@@ -77,8 +89,18 @@ def application(root: Root, *, host: str = "127.0.0.1", token: str | None = None
     return app
 
 
+def plotly_address() -> str:
+    """Where the page gets plotly.js: the server's own copy, under a name that changes with it, so that a browser may keep it.
+
+    Returns:
+        Address, without the host.
+    """
+    file = Path(plotly.__file__).parent / PLOTLY
+    return f"/_dash-component-suites/plotly/{build_fingerprint(PLOTLY, plotly.__version__, int(file.stat().st_mtime))}"
+
+
 def _pages(app: Dash, root: Root) -> None:
-    app.clientside_callback(DARK, Output("dark", "data"), Input("start", "n_intervals"))
+    app.clientside_callback(DARK, Output("dark", "data"), Input("start", "data"))
 
     @app.callback(
         Output("page", "children"), Output("nav", "children"), Output("run", "children"),
@@ -141,7 +163,7 @@ def _sliders(app: Dash, root: Root) -> None:
         knobs = {k.name: k for k in (*knobs_of(view.record().candidate, view.record().limits), loop.DELAY)}
         panels = [one if isinstance(one := found.panels.get(g["name"]), Panel) else None for g in graphs]
         figures = [in_palette(one.figure, bool(dark)) if one else no_update for one in panels]
-        sentences = [one.sentence if one else no_update for one in panels]
+        sentences = [held(one.sentence) if one else no_update for one in panels]
         shown = [knobs[i["name"]].shown(at[i["name"]]) for i in ids]
         return figures, sentences, shown, found.said, "fault" if found.said else "hidden", words_of(found.command), found.command
 
@@ -220,11 +242,12 @@ def _uploads(app: Dash, root: Root) -> None:
         return [html.Progress(value=str(found.share), max="1"), html.Span(f" {found.label}, {found.share:.0%}")], False, no_update
 
 
-def warm(root: Root) -> threading.Thread:
-    """Compile the simulator and read the first run while the reader still looks at the first page.
+def warm(root: Root, server: Flask) -> threading.Thread:
+    """Read the first run while the browser opens, and compile the simulator while the reader looks at the first page.
 
     Args:
         root: where the runs are.
+        server: of the application.
 
     Returns:
         The thread, started.
@@ -234,13 +257,23 @@ def warm(root: Root) -> threading.Thread:
         view = View(root.first, root.run(None))
         if view.has("trace"):
             view.recording()  # for the first page, which is on its way: it waits for this and does not begin anew
-            time.sleep(FIRST_PAGE_S)
         if view.has("tune"):
+            _until_quiet(server)
             loop.page(Asked(view, {}, False, root))
 
     thread = threading.Thread(target=_quietly, args=(work,), daemon=True)
     thread.start()
     return thread
+
+
+def _until_quiet(server: Flask) -> None:
+    """Leave the processor to the first page, from its first request to its last."""
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < NOBODY_S:
+        asked_s = server.config.get(ASKED_S)
+        if asked_s is not None and time.monotonic() - asked_s > QUIET_S:
+            return
+        time.sleep(0.1)
 
 
 def _quietly(work: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html as escapes
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dash import dcc, html
 
 from headway.report.commands import commands
 from headway.report.panels import Panel, Shown
+from headway.report.text import held
 from headway.report.theme import swaps
 from headway.web.markup import components
 from headway.web.views import View
@@ -71,7 +73,7 @@ def figure_card(name: str, figure: go.Figure, sentence: str, *, dark: bool = Fal
         ],
         className="downloads",
     )
-    caption = html.Figcaption(sentence, id={"type": "sentence", "name": name})
+    caption = html.Figcaption(held(sentence), id={"type": "sentence", "name": name})
     return html.Figure([caption, labelled(html.Div(graph, role="group"), f"figure: {sentence}"), buttons])
 
 
@@ -198,22 +200,30 @@ def figure_table(figure: Mapping[str, Any]) -> str:
         figure: as the browser holds it.
 
     Returns:
-        CSV with the columns curve, x, y and, where there is one, z.
+        CSV with the columns curve, x, y and, where there is one, z. Where curves go by several y axes, each is named with its own.
     """
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
-    layout = figure.get("layout") or {}
-    titles = [((layout.get(axis) or {}).get("title") or {}).get("text") or axis[0] for axis in ("xaxis", "yaxis")]
-    write.writerow(["curve", *titles])
-    for number, trace in enumerate(figure.get("data") or []):
+    layout, traces = figure.get("layout") or {}, figure.get("data") or []
+    several = len({trace.get("yaxis") or "y" for trace in traces}) > 1
+    behind = (layout.get("meta") or {}).get("x") or "x"  # of places on an axis of its own scale, the numbers that they stand for
+    write.writerow(["curve", _title(layout, "x") or "x", "value" if several else _title(layout, "y") or "y"])
+    for number, trace in enumerate(traces):
         name = trace.get("name") or f"curve {number + 1}"
-        x, y, z = (_plain(trace.get(axis)) for axis in "xyz")
+        x, y, z = (_plain(trace.get(axis)) for axis in (behind, "y", "z"))
+        if several:
+            name = ": ".join(filter(None, (name, _title(layout, trace.get("yaxis") or "y"))))
         if z.ndim == 2:
             rows = ([f"{name} = {z[i, k]}", x[k], y[i]] for i in range(z.shape[0]) for k in range(z.shape[1]))
         else:
             rows = ([name, a, b] for a, b in zip(x, y, strict=False) if a is not None and b is not None)
         write.writerows(rows)
     return out.getvalue()
+
+
+def _title(layout: Mapping[str, Any], axis: str) -> str:
+    """What stands at an axis, named as a curve names it: "x", "y", "y2"."""
+    return escapes.unescape(((layout.get(f"{axis[0]}axis{axis[1:]}") or {}).get("title") or {}).get("text") or "")
 
 
 def _plain(values: Any) -> np.ndarray:

@@ -48,7 +48,7 @@ def frame() -> html.Div:
             dcc.Store(id="dark", data=False),
             dcc.Store(id="job"),
             dcc.Interval(id="job-tick", interval=700, disabled=True),
-            dcc.Interval(id="start", interval=1, max_intervals=1),
+            dcc.Store(id="start"),
             html.Header(
                 [
                     html.Div([html.A("Headway", href="/", className="brand"), html.Div(id="run", className="chooser")], className="bar"),

@@ -50,7 +50,7 @@ def serve(
     shown = "localhost" if is_loopback(host) else host
     address = f"http://{shown}:{server.server_port}/" + (f"?{QUERY}={token}" if token else "")
     say(f"workbench  {address} shows {root.path / root.first}; Ctrl-C ends it")
-    warm(root)
+    warm(root, app.server)
     if browser:
         webbrowser.open(address)
     try:

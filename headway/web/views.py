@@ -10,22 +10,37 @@ from typing import Any, NamedTuple
 
 from headway.controllers.record import ControllerRecord
 from headway.experiments.run import STAGES, read_json
-from headway.identification.readers import read_trace
 from headway.loads import read_controller, read_plant
 from headway.models.identified import IdentifiedPlant
 from headway.report.data import Findings, collect
 from headway.report.opened import Opened, opened
 from headway.report.recorded import Recorded, recorded
+from headway.report.run_trace import trace_of_run
 
 MOST_KEPT = 24
 """Results that are remembered; the one longest unused goes first."""
 
-_lock = threading.RLock()
+
+class _Making(NamedTuple):
+    """A result that somebody makes or waits for.
+
+    Args:
+        lock: held by who makes it; whoever asks for the same meanwhile waits for it, and for nothing else.
+        asking: one entry for each of them.
+    """
+
+    lock: threading.Lock
+    asking: list[None]
+
+
+_lock = threading.Lock()
+"""Of the two tables below; never held while something is made."""
 _kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+_making: dict[tuple[Any, ...], _Making] = {}
 
 
 def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """A result that is made once as long as its key stays the same.
+    """A result that is made once as long as its key stays the same. Results of different keys are made at the same time.
 
     Args:
         key: what it depends on.
@@ -35,12 +50,27 @@ def remembered(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         The result.
     """
     with _lock:
-        if key not in _kept:
-            _kept[key] = make()
-            while len(_kept) > MOST_KEPT:
-                _kept.popitem(last=False)
-        _kept.move_to_end(key)
-        return _kept[key]
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key]
+        making = _making.setdefault(key, _Making(threading.Lock(), []))
+        making.asking.append(None)
+    try:
+        with making.lock:
+            with _lock:
+                if key in _kept:
+                    return _kept[key]
+            found = make()
+            with _lock:
+                _kept[key] = found
+                while len(_kept) > MOST_KEPT:
+                    _kept.popitem(last=False)
+            return found
+    finally:
+        with _lock:
+            making.asking.pop()
+            if not making.asking:
+                del _making[key]
 
 
 class View(NamedTuple):
@@ -101,7 +131,7 @@ class View(NamedTuple):
             ValueError: there is no trace, or it cannot be read.
         """
         found = self.findings().recorded if self.has("fit") else None  # read once for both
-        return found or remembered(("recording", *self.stamp("trace")), lambda: recorded(read_trace(self.path / STAGES["trace"])))
+        return found or remembered(("recording", *self.stamp("trace")), lambda: recorded(trace_of_run(self.path / STAGES["trace"])))
 
     def identified(self) -> IdentifiedPlant:
         """The plant.

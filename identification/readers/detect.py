@@ -9,6 +9,7 @@ from typing import NamedTuple
 from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.engine_log import holds, kv_size
 from headway.identification.readers.errors import TraceError
+from headway.identification.readers.unknown import Format, names_in, nearest, unknown
 from headway.identification.trace import COLUMNS
 
 
@@ -19,15 +20,21 @@ class TraceReader(NamedTuple):
         says: the format in words.
         claims: whether a file's own content says that it is this format.
         read: the reader.
+        columns: of a CSV, that it must have: they tell how near another file is to it.
+        keys: the same of its first JSON object.
     """
 
     says: str
     claims: Callable[[Opened], bool]
     read: Callable[[Opened], Table]
+    columns: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 TABLE = tuple(name for name in COLUMNS if name != "source")
 """Columns of Headway's own step table, for whoever has to write one."""
+INSTEAD, LISTED = "give the engine's log or table, or write Headway's step table", 'docs/commands.md, "A trace",'
+"""What to do with a file of no known format, and where the formats stand."""
 STATS = "vllm_stats_lines"
 """The log of `engine_log.MARKS` that no reader takes."""
 
@@ -84,13 +91,15 @@ RECOGNISED: tuple[tuple[str, str], ...] = (
         "a time series of a server's throughput, which averages over many steps: it lacks the batch and the duration of each step; "
         "give the kernel tables beside it (the folder of attention.csv), which are held against it",
     ),
-    (
-        r"\A\s*\{[^\0]*\}\s*\Z",
-        "a JSON report that no reader here knows, as kernel benchmarks write: their layouts are no published "
-        f"format; write a row a measured batch into a CSV with {', '.join(TABLE)}",
-    ),
 )
 """Formats that hold no steps: a pattern of their content, and what to say."""
+
+REPORT = (
+    r"\A\s*\{[^\0]*\}\s*\Z",
+    "a JSON report that no reader here knows, as kernel benchmarks write: their layouts are no published "
+    f"format; write a row a measured batch into a CSV with {', '.join(TABLE)}",
+)
+"""The same of any other JSON, where it is near no format."""
 
 
 def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> str:
@@ -106,7 +115,7 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
 
     Raises:
         ValueError: no such format is known.
-        TraceError: the file is empty, or no reader claims it; the message says what was tried, and what it looks like.
+        TraceError: the file is empty, or no reader claims it; the message says what it looks like, or which format it is nearest to.
     """
     if wanted != "auto" and wanted not in readers:
         raise ValueError(f"unknown trace format {wanted!r}; this version reads auto, {', '.join(readers)}")
@@ -128,12 +137,11 @@ def format_of(found: Opened, readers: dict[str, TraceReader], wanted: str) -> st
     if holds(found, STATS):
         says = next(says for pattern, says in RECOGNISED if re.search(pattern, "Avg prompt throughput: 0.0 tokens/s"))
         raise TraceError(found.file, f"a trace of engine steps; this looks like {says}{_of_use(found)}")
-    line, tried = start.split("\n", 1)[0].strip(), ", ".join(f"{name} ({reader.says})" for name, reader in readers.items())
-    raise TraceError(
-        found.file,
-        f"a trace of engine steps; a file that begins with {line[:60]!r} is of no format known here: give the engine's log or table, or "
-        f"write a row a step into a CSV with {', '.join(TABLE)}; tried {tried}",
-    )
+    shape = "columns" if found.first is None else "keys"
+    near = nearest(names_in(found), {name: Format(reader.says, getattr(reader, shape)) for name, reader in readers.items()})
+    if near is None and re.search(REPORT[0], start):
+        raise TraceError(found.file, f"a trace of engine steps; this looks like {REPORT[1]}")
+    raise TraceError(found.file, unknown(found, "a trace of engine steps", near, INSTEAD, LISTED))
 
 
 def _separator(found: Opened) -> str:

@@ -21,6 +21,7 @@ from headway.identification.clients.requests import RequestStamps
 from headway.identification.readers.columns import Opened
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.request_rows import RequestRows, open_file
+from headway.identification.readers.unknown import Format, names_in, nearest, unknown
 from headway.identification.trace import Source
 
 
@@ -31,22 +32,33 @@ class RequestReader(NamedTuple):
         says: the format in words.
         claims: whether a file's own content says that it is this format.
         read: the reader.
+        keys: of its first JSON object, that it must have: they tell how near another file is to it.
     """
 
     says: str
     claims: Callable[[Opened], bool]
     read: Callable[[Opened], RequestRows]
+    keys: tuple[str, ...] = ()
 
 
 REQUEST_READERS: dict[str, RequestReader] = {
-    "vllm_bench": RequestReader(vllm_bench.FORM, vllm_bench.claims, vllm_bench.read),
+    "vllm_bench": RequestReader(
+        vllm_bench.FORM, vllm_bench.claims, vllm_bench.read, ("num_prompts", "total_input_tokens", "request_throughput")
+    ),
     "guidellm": RequestReader(guidellm.FORM, guidellm.claims, guidellm.read),
-    "aiperf": RequestReader(aiperf.FORM, aiperf.claims, aiperf.read),
-    "sglang_bench": RequestReader(sglang_bench.FORM, sglang_bench.claims, sglang_bench.read),
+    "aiperf": RequestReader(aiperf.FORM, aiperf.claims, aiperf.read, ("metadata", "metrics")),
+    "sglang_bench": RequestReader(
+        sglang_bench.FORM, sglang_bench.claims, sglang_bench.read, ("backend", "request_rate", "random_input_len")
+    ),
     "otel": RequestReader(otel.FORM, otel.claims, otel.read),
-    "engine_requests": RequestReader(engine_requests.FORM, engine_requests.claims, engine_requests.read),
+    "engine_requests": RequestReader(
+        engine_requests.FORM, engine_requests.claims, engine_requests.read, ("request_id", "first_token_ts", "queued_ts")
+    ),
 }
 """Formats of request stamps by name: one row, one reader, told by content; the first that claims a file gets it."""
+
+INSTEAD, LISTED = "give what a load generator or the engine wrote of single requests", 'docs/commands.md, "A trace",'
+"""What to do with a file of no known format, and where the formats stand."""
 
 REFUSED: tuple[tuple[str, str], ...] = (
     (
@@ -131,5 +143,6 @@ def rows_of(file: str, format: str) -> tuple[str, RequestRows]:
     for pattern, says in REFUSED:
         if re.search(pattern, opened.text, re.MULTILINE):
             raise TraceError(file, f"stamps of requests; this looks like {says}")
-    tried = "; ".join(f"{name}: {reader.says}" for name, reader in REQUEST_READERS.items())
-    raise TraceError(file, f"stamps of requests, tried {tried}", found=opened.text.split("\n", 1)[0].strip())
+    names = names_in(opened) if opened.first is not None else ()
+    near = nearest(names, {name: Format(reader.says, reader.keys) for name, reader in REQUEST_READERS.items()})
+    raise TraceError(file, unknown(opened, "stamps of requests", near, INSTEAD, LISTED))

@@ -14,11 +14,13 @@ import headway.identification.readers.aggregates as aggregates
 import headway.identification.readers.bench_forward as bench_forward
 import headway.identification.readers.client_traces as client_traces
 import headway.identification.readers.dynamo_planner as dynamo_planner
+import headway.identification.readers.fpm as fpm
 import headway.identification.readers.fpm_records as fpm_records
 import headway.identification.readers.llmservingsim as llmservingsim
 import headway.identification.readers.sglang as sglang
 import headway.identification.readers.silicon as silicon
 import headway.identification.readers.splitwise as splitwise
+import headway.identification.readers.steps as steps
 import headway.identification.readers.trtllm_iterations as trtllm_iterations
 import headway.identification.readers.trtllm_stats as trtllm_stats
 import headway.identification.readers.vidur as vidur
@@ -29,31 +31,33 @@ from headway.identification.readers.columns import Opened, Table
 from headway.identification.readers.detect import TraceReader, format_of
 from headway.identification.readers.engine_config import engine_limits
 from headway.identification.readers.errors import TraceError
-from headway.identification.readers.fpm import FORM_CSV, FORM_JSONL, claims_csv, claims_jsonl, read_csv, read_jsonl
-from headway.identification.readers.steps import FORM_SCHEDULER, FORM_STEPS, claims_scheduler, claims_steps, read_scheduler, read_steps
 from headway.identification.readers.thinning import MOST_ROWS, take
 from headway.identification.trace import BLOCK_ROWS, COLUMNS, Source, Trace
 
 TRACE_READERS: dict[str, TraceReader] = {
-    "fpm_csv": TraceReader(FORM_CSV, claims_csv, read_csv),
-    "fpm_jsonl": TraceReader(FORM_JSONL, claims_jsonl, read_jsonl),
+    "fpm_csv": TraceReader(fpm.FORM_CSV, fpm.claims_csv, fpm.read_csv, ("counter_id", *fpm.SUMS, "latency_ms")),
+    "fpm_jsonl": TraceReader(fpm.FORM_JSONL, fpm.claims_jsonl, fpm.read_jsonl, keys=("wall_time", "counter_id", "scheduled")),
     "fpm_trace": TraceReader(fpm_records.FORM_TRACE, fpm_records.claims_trace, fpm_records.read_trace_records),
     "fpm_msgpack": TraceReader(fpm_records.FORM_MSGPACK, fpm_records.claims_msgpack, fpm_records.read_msgpack),
     "bench_forward": TraceReader(bench_forward.FORM, bench_forward.claims, bench_forward.read),
     "vllm_adapter": TraceReader(vllm_adapter.FORM, vllm_adapter.claims, vllm_adapter.read),
     "vllm_adapter_cpu": TraceReader(vllm_adapter.FORM_CPU, vllm_adapter.claims_cpu, vllm_adapter.read_cpu),
-    "vllm_stats": TraceReader(vllm_stats.FORM, vllm_stats.claims, vllm_stats.read),
+    "vllm_stats": TraceReader(vllm_stats.FORM, vllm_stats.claims, vllm_stats.read, keys=("t", "it", "running", "waiting")),
     "trtllm_stats": TraceReader(trtllm_stats.FORM, trtllm_stats.claims, trtllm_stats.read),
-    "scheduler": TraceReader(FORM_SCHEDULER, claims_scheduler, read_scheduler),
-    "llmservingsim": TraceReader(llmservingsim.FORM, llmservingsim.claims, llmservingsim.read),
+    "scheduler": TraceReader(steps.FORM_SCHEDULER, steps.claims_scheduler, steps.read_scheduler, ("step", *steps.CLOCK, *steps.SUMS)),
+    "llmservingsim": TraceReader(llmservingsim.FORM, llmservingsim.claims, llmservingsim.read, (*llmservingsim.GRID, "time_us")),
     "vidur": TraceReader(vidur.FORM, vidur.claims, vidur.read),
-    "splitwise": TraceReader(splitwise.FORM, splitwise.claims, splitwise.read),
-    "silicon": TraceReader(silicon.FORM, silicon.claims, silicon.read),
-    "dynamo_decode": TraceReader(dynamo_planner.FORM_DECODE, dynamo_planner.claims_decode, dynamo_planner.read_decode),
-    "dynamo_prefill": TraceReader(dynamo_planner.FORM_PREFILL, dynamo_planner.claims_prefill, dynamo_planner.read_prefill),
+    "splitwise": TraceReader(splitwise.FORM, splitwise.claims, splitwise.read, (*splitwise.NAMES, *splitwise.SIZES, *splitwise.TIMES)),
+    "silicon": TraceReader(silicon.FORM, silicon.claims, silicon.read, silicon.NEEDED),
+    "dynamo_decode": TraceReader(
+        dynamo_planner.FORM_DECODE, dynamo_planner.claims_decode, dynamo_planner.read_decode, dynamo_planner.DECODE
+    ),
+    "dynamo_prefill": TraceReader(
+        dynamo_planner.FORM_PREFILL, dynamo_planner.claims_prefill, dynamo_planner.read_prefill, dynamo_planner.PREFILL
+    ),
     "client_stamps": TraceReader(client_traces.FORM, client_traces.claims, client_traces.read),
     "client_aggregates": TraceReader(aggregates.FORM, aggregates.claims, aggregates.read),
-    "steps": TraceReader(FORM_STEPS, claims_steps, read_steps),
+    "steps": TraceReader(steps.FORM_STEPS, steps.claims_steps, steps.read_steps, steps.STEP_COLUMNS),
     # Logs come last: their claims look through the whole file.
     "vllm_iterations": TraceReader(vllm_iterations.FORM, vllm_iterations.claims, vllm_iterations.read),
     "trtllm_iterations": TraceReader(trtllm_iterations.FORM, trtllm_iterations.claims, trtllm_iterations.read),

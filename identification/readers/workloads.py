@@ -16,10 +16,15 @@ import headway.identification.readers.mooncake as mooncake
 import headway.identification.readers.requests as requests
 from headway.identification.readers.client_workloads import claimed, read_client
 from headway.identification.readers.errors import TraceError
+from headway.identification.readers.opened import Opened
 from headway.identification.readers.requests import RequestTable
 from headway.identification.readers.requests_table import REQUEST_READERS
+from headway.identification.readers.unknown import Format, names_in, nearest, unknown
 from headway.models.generators import draw_classes
 from headway.models.workload import Workload
+
+INSTEAD, LISTED = "write a CSV with arrival_s, prompt_tokens and output_tokens", 'docs/commands.md, "A workload",'
+"""What to do with a file of no known format, and where the formats stand."""
 
 CLASS_SEED = 0
 """Seed of the classes that are drawn for a file without any: the same in every run, whatever the run's own seed."""
@@ -143,9 +148,10 @@ def _recognised(path: str | Path, first: str) -> str:
     }
     best = max(found, key=found.__getitem__)
     if not found[best]:
-        forms = "; ".join(f"{reader.form} with {','.join(reader.required)} ({name})" for name, reader in WORKLOAD_READERS.items())
-        clients = f"what a load generator or an engine wrote of its requests ({', '.join(REQUEST_READERS)})"
-        raise TraceError(path, f"a workload in one of the forms {forms}; or {clients}", found=first)
+        file = Opened(str(path))
+        readers = {name: reader for name, reader in WORKLOAD_READERS.items() if reader.form == form}
+        formats = {name: Format(f"a {reader.form} of requests", reader.required) for name, reader in readers.items()}
+        raise TraceError(path, unknown(file, "a workload", nearest(names_in(file), formats), INSTEAD, LISTED))
     return best
 
 

@@ -12,6 +12,7 @@ from dash import html
 from headway.engines import EXPORTERS
 from headway.engines.certified import REFUSED, certificate_of
 from headway.pipeline import export_stage
+from headway.report.schedule_panels import carried_sentence
 from headway.report.tables import gain_table
 from headway.report.text import count
 from headway.web.asked import Asked
@@ -53,6 +54,8 @@ def page(asked: Asked) -> list[Any]:
             className="choices",
         ),
     ]
+    carried = carried_sentence(view.findings().controller)
+    body += [note(carried)] if carried else []
     body += [html.P(text, className="missing") for text in warnings]
     if why:
         body.append(note(f"Refused: {why}", "fault"))

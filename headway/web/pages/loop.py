@@ -11,8 +11,10 @@ from headway.gains import following
 from headway.report.loop_figures import unanswered
 from headway.report.loop_panels import certificate_sentence, margin_panels_of, points_of, simulated_panel, weakest
 from headway.report.panels import Panel, Shown, validated_panels
+from headway.report.schedule_panels import TITLE as FOLLOWING
+from headway.report.schedule_panels import of_constants, schedule_parts
 from headway.web.asked import Asked
-from headway.web.cards import command_card, labelled, note, shown_card, side_by_side
+from headway.web.cards import command_card, labelled, note, shown_card, shown_cards, side_by_side
 from headway.web.knobs import Knob, knobs_of, moved
 from headway.web.picks import number_of
 from headway.web.views import View
@@ -24,6 +26,7 @@ DELAY = Knob(
 """The engine's part of the loop: no number of the controller, but the margins hang on it."""
 COMMAND = "loop"
 """Names the command of the page: it changes with the sliders."""
+_UNSLID = "Without a slider: {}. What follows the load in this controller is a table, no one number."
 
 
 class Looked(NamedTuple):
@@ -62,19 +65,27 @@ def page(asked: Asked) -> list[Any]:
     sliders = [_slider(k, places[k.name]) for k in knobs]
     cards = {name: shown_card(view, one, dark=dark) for name, one in found.panels.items()}
     pair = side_by_side([cards[name] for name in ("step", "nyquist") if name in cards])
-    certified = certificate_sentence(view.findings().controller)
+    controller = view.findings().controller
+    certified, constants = certificate_sentence(controller), of_constants(controller)
     return [
         *([html.P(f"As tuned: {certified[:1].lower()}{certified[1:]}")] if certified else []),
         html.Div([labelled(html.Div(sliders, className="knobs", role="group"), "sliders"), html.Button("as tuned", id="as-tuned", className="small")]),
-        *([note(f"Without a slider: {', '.join(tables)}. What follows the load in this controller is a table, no one number.")] if tables else []),
+        *([note(f"{_UNSLID.format(', '.join(tables))} {constants}".strip())] if tables else []),
         html.P(found.said, id="loop-said", className="fault" if found.said else "hidden", role="status"),
         pair,
         *([cards["bode"]] if "bode" in cards else []),
         *([cards["none"]] if "none" in cards else []),
         cards["loop"],
         command_card(found.command, name=COMMAND),
+        *_following(view, dark),
         *_validated(view, dark),
     ]  # fmt: skip
+
+
+def _following(view: View, dark: bool) -> list[Any]:
+    """Gains that follow the load, or what became of training them: tables have no sliders, so this stays as it is."""
+    shown = schedule_parts(view.findings())
+    return [html.Section([html.H2(FOLLOWING), *shown_cards(view, shown, dark=dark)])] if shown else []
 
 
 def _validated(view: View, dark: bool) -> list[Any]:
