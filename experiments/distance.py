@@ -7,7 +7,6 @@ itself comes to if it is told beforehand whom to shed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -69,7 +68,6 @@ class Distance(NamedTuple):
         promise: 1 - epsilon of the strictest class.
         depth: what was looked at.
         said: what the bound gives away, in sentences, of the first window.
-        seconds: that it took, by the clock [s].
     """
 
     attained: float
@@ -83,7 +81,6 @@ class Distance(NamedTuple):
     promise: float
     depth: Depth
     said: tuple[str, ...]
-    seconds: float
 
     @property
     def ruled_out(self) -> bool:
@@ -130,7 +127,6 @@ class Distance(NamedTuple):
             "verdict": None if found is None else found.sentences()[0],
             "windows": self.depth.windows,
             "requests": self.depth.requests,
-            "seconds": round(self.seconds, 1),
             "said": list(self.said),
             "sentence": self.sentence(),
         }
@@ -164,7 +160,7 @@ def distance(
     Returns:
         Distance.
     """
-    began, say = time.monotonic(), progress or (lambda _label, _fraction: None)
+    say = progress or (lambda _label, _fraction: None)
     draws = [_first(d, depth.requests) for d in problem.draws(effort, heldout=True, count=min(depth.windows, effort.heldout_seeds))]
     look = _Look(problem.identified, [controller, untuned], problem.targets, problem.limits)
     tell = lambda label, share: say(label, 0.9 * share)  # noqa: E731
@@ -191,7 +187,6 @@ def distance(
         promise=promise,
         depth=Depth(len(draws), len(draws[0].workload), depth.changes),
         said=found[0].bound.said,
-        seconds=time.monotonic() - began,
     )
 
 

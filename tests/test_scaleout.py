@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,16 @@ def squared(x: int) -> int:
 
 def of_worker(_: int) -> tuple[int, bool]:
     return os.getpid(), bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def met(folder: str, item: int) -> tuple[int, bool]:
+    """Whoever comes first waits until another worker has come, however long that takes to start."""
+    told = of_worker(item)
+    (Path(folder) / str(told[0])).touch()
+    ends = time.monotonic() + 120
+    while len(list(Path(folder).iterdir())) < 2 and time.monotonic() < ends:
+        time.sleep(0.05)
+    return told
 
 
 def refusing(x: int) -> int:
@@ -152,7 +163,8 @@ def test_a_cluster_of_two_gives_the_same_and_survives_a_killed_worker(address: s
     assert found.results == [x * x for x in range(10)]
     assert (found.lost, found.where) == (2, "ray")
     assert found.notes == ["2 workers were lost; what they worked on ran again"]
-    where = on_ray(of_worker, range(40)).results
+    (meet := tmp_path / "met").mkdir()
+    where = on_ray(partial(met, str(meet)), range(4)).results
     assert len({pid for pid, _ in where}) >= 2
     assert {x64 for _, x64 in where} == {True}
 
@@ -187,7 +199,5 @@ def test_a_node_that_goes_takes_no_result_with_it(tmp_path: Path) -> None:
 
 
 def slept(x: int) -> float:
-    import time
-
     time.sleep(0.1)
     return float(np.sqrt(x))

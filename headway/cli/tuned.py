@@ -150,7 +150,7 @@ def bound_lines(tuning: Mapping[str, Any]) -> list[str]:
     }
     values |= {
         "told_whom_to_shed": "the controller, told whom to shed (a run)",
-        "attained": "the controller; all on {many} of {requests:,} requests ({seconds:.0f} s)",
+        "attained": "the controller; all on {many} of {requests:,} requests",
     }
     told = {**found, "share": percent(found["share"]), "many": many}
     lines = [f"{('bound', '')[k > 0]:10} {percent(found[name]):>7}  {text.format(**told)}" for k, (name, text) in enumerate(values.items())]
