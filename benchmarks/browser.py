@@ -156,6 +156,7 @@ def drags(page: Any, knob: str, many: int) -> list[float]:
     Returns:
         Seconds from each input to the last of the new figures, shape (many,) [s].
     """
+    page.wait_for_function(SETTLED, timeout=PATIENCE_MS)
     page.evaluate(DRAWN)
     handle = page.locator(f'[id*=\'"{knob}"\'] [role="slider"]').first
     handle.focus()

@@ -25,9 +25,7 @@ def blank(height: int) -> go.Figure:
     Returns:
         The figure.
     """
-    figure = go.Figure()
-    figure.update_layout(template=template(), height=height)
-    return figure
+    return go.Figure(layout={"template": template(), "height": height})
 
 
 def mark(figure: go.Figure, text: str, *, x: float, y: float, xanchor: str, yanchor: str, **look: Any) -> None:

@@ -35,10 +35,12 @@ def step_response(steps: np.ndarray, setpoint: np.ndarray, disturbance: np.ndarr
     ):
         line = {"color": LIGHT[role], "width": 2.5, "dash": dash, "shape": "hv"}
         figure.add_scatter(x=steps, y=values, mode="lines", name=name, line=line, hovertemplate="step %{x}: %{y:.3f}<extra></extra>")
-    for level in (0.0, 1.0):
-        figure.add_hline(y=level, line={"color": LIGHT["line"], "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="engine steps after the change")
-    figure.update_yaxes(title_text="step time, share of the change")
+    line = {"color": LIGHT["line"], "width": 1, "dash": "dot"}
+    figure.update_layout(
+        shapes=[{"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line} for y in (0.0, 1.0)],
+        xaxis={"title": {"text": "engine steps after the change"}},
+        yaxis={"title": {"text": "step time, share of the change"}},
+    )
     return figure
 
 

@@ -9,6 +9,8 @@ Source:
 
 from __future__ import annotations
 
+import functools
+
 import plotly.graph_objects as go
 
 LIGHT: dict[str, str] = {
@@ -85,6 +87,7 @@ def variables() -> str:
     return f"{fonts}\n{block(LIGHT)}\n@media screen and (prefers-color-scheme: dark){{{block(DARK)}}}\n"
 
 
+@functools.cache
 def template() -> go.layout.Template:
     """The look of every figure: no box, thin grid, legend on top, labels that fit a phone.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from importlib import resources
+from urllib.parse import quote
 
 from dash import dcc, html
 
-from headway.report.theme import variables
+from headway.report.theme import LIGHT, variables
 from headway.web.cards import labelled
 from headway.web.pages import PAGES
 from headway.web.picks import search_of
@@ -98,6 +99,19 @@ def chooser(root: Root, run: str, page: str) -> html.Details:
     return html.Details([shown, html.Ul(rows)], className="runs")
 
 
+def icon() -> str:
+    """The sign of the page's tab, within the page: an icon with an address is fetched anew with every move of a slider.
+
+    Returns:
+        Address that holds the picture, as it stands in an attribute: goodput that rises, stands, and falls behind its setpoint.
+    """
+    drawn = (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><rect width='16' height='16' rx='3' fill='{LIGHT['tuned']}'/>"
+        "<path d='M3 13 10 4.5 13 12' fill='none' stroke='#fff' stroke-width='2' stroke-linejoin='round' stroke-linecap='round'/></svg>"
+    )
+    return f"data:image/svg+xml,{quote(drawn)}"
+
+
 def document() -> str:
     """The page that Dash fills, with the report's look.
 
@@ -108,7 +122,8 @@ def document() -> str:
     own, script = ((resources.files("headway.web") / "assets" / f"workbench.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n{%metas%}\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<title>{%title%}</title>\n{%favicon%}\n{%css%}\n'
+        '<meta name="color-scheme" content="light dark">\n<title>{%title%}</title>\n'
+        f'<link rel="icon" href="{icon()}">\n{{%css%}}\n'
         f"<style>\n{variables()}{report}{own}</style>\n</head>\n<body>\n"
         "{%app_entry%}\n<footer>\n{%config%}\n{%scripts%}\n{%renderer%}\n</footer>\n"
         f"<script>\n{script}</script>\n</body>\n</html>\n"

@@ -171,10 +171,10 @@ def _with(data: _Data, structure: Structure, regime: str, bend: Bend, fixed: fro
     batch, y = rows_of(data.batch, rows), data.step_time_s[rows]
     everything = np.ones(len(y), bool)
 
-    def loss(s: Structure) -> float:
-        return float(np.abs(learn(s, batch, y, everything, rounds=ROUNDS_FEW, only=regime).laws[0].residual).mean())
+    def told(s: Structure) -> np.ndarray:
+        return learn(s, batch, y, everything, rounds=ROUNDS_FEW, only=regime).laws[0].residual
 
-    return best_shape(bend, regime, wanted, batch.decode_requests + batch.prefill_tokens, batch.decode_kv_tokens, loss, fixed)
+    return best_shape(bend, regime, wanted, batch.decode_requests + batch.prefill_tokens, batch.decode_kv_tokens, told, fixed)
 
 
 def _roofed(data: _Data, structure: Structure, held: np.ndarray, rungs: list[Rung]) -> tuple[Structure, list[Rung]]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from headway.identification.structures.crossval import compare
 from headway.identification.structures.terms import Structure
 
 SATURATION = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -68,7 +69,7 @@ def best_shape(
     structure: Structure,
     tokens: np.ndarray,
     kv: np.ndarray,
-    loss: Callable[[Structure], float],
+    told: Callable[[Structure], np.ndarray],
     fixed: frozenset[str],
 ) -> Structure:
     """Find where a term bends.
@@ -77,14 +78,18 @@ def best_shape(
         bend: the term.
         regime: in which it acts.
         structure: with the term acting; its shape is changed.
-        tokens: tokens of the rows that the loss is taken over, shape (k,) [tokens].
+        tokens: tokens of the rows that are fitted to, shape (k,) [tokens].
         kv: their cache tokens, shape (k,) [tokens].
-        loss: error of a fit of a structure to these rows.
+        told: log residuals of a fit of a structure to these rows, shape (k,).
         fixed: shape numbers that another term fixed already, by name.
 
     Returns:
         The structure with the best shape found.
     """
+
+    def loss(candidate: Structure) -> float:
+        return float(np.abs(told(candidate)).mean())
+
     limit = f"{regime}_limit_tokens"
     free = [name for name in shapes_of(bend, regime) if name not in fixed]
     if not free:
@@ -93,9 +98,9 @@ def best_shape(
         top = float(2 ** np.ceil(np.log2(max(float(tokens.max()), 1.0))))
         if "stride_tokens" in bend.shapes:
             return structure.with_shape(**{limit: top})
-        return structure.with_shape(**{limit: _threshold(tokens, lambda x: loss(structure.with_shape(**{limit: x})))})
+        return structure.with_shape(**{limit: _limit(tokens, lambda x: told(structure.with_shape(**{limit: x})))})
     if free == ["cache_tokens"]:
-        return structure.with_shape(cache_tokens=_threshold(kv, lambda x: loss(structure.with_shape(cache_tokens=x)), whole=False))
+        return structure.with_shape(cache_tokens=_threshold(kv, lambda x: loss(structure.with_shape(cache_tokens=x)))[0])
     found = min(_grid(free, limit, structure, tokens), key=loss)
     smooth = next((name for name in ("saturation_tokens", "knee_tokens") if name in free), None)
     return _polished(found, smooth, loss) if smooth else found
@@ -123,12 +128,11 @@ def _polished(structure: Structure, name: str, loss: Callable[[Structure], float
     return better if loss(better) < loss(structure) else structure
 
 
-def _threshold(values: np.ndarray, loss: Callable[[float], float], *, whole: bool = True) -> float:
-    """The threshold between two measured values with the least error; of all that cut alike the roundest number."""
-    ordered = np.sort(values)
-    distinct = np.unique(ordered[EDGE - 1 : len(ordered) - EDGE]) if len(ordered) > 2 * EDGE else np.zeros(0)
+def _threshold(values: np.ndarray, loss: Callable[[float], float]) -> tuple[float, float]:
+    """The two neighbouring measured values between which the threshold with the least error lies."""
+    distinct = _distinct(values)
     if len(distinct) < 2:
-        return float(ordered[-1]) if len(ordered) else 0.0
+        return (float(values.max()), np.inf) if len(values) else (0.0, np.inf)
     low, high = 0, len(distinct) - 1
     while True:
         at = np.unique(np.linspace(low, high, CANDIDATES).round().astype(int))
@@ -137,8 +141,33 @@ def _threshold(values: np.ndarray, loss: Callable[[float], float], *, whole: boo
             break
         step = max((high - low) // (CANDIDATES - 1), 1)
         low, high = max(best - step, 0), min(best + step, len(distinct) - 1)
-    above = distinct[best + 1] if best + 1 < len(distinct) else distinct[best] + 1
-    return roundest(float(distinct[best]), float(above)) if whole else float(distinct[best])
+    return float(distinct[best]), float(distinct[best + 1] if best + 1 < len(distinct) else distinct[best] + 1)
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """Values that have EDGE rows on either side."""
+    ordered = np.sort(values)
+    return np.unique(ordered[EDGE - 1 : len(ordered) - EDGE]) if len(ordered) > 2 * EDGE else np.zeros(0)
+
+
+def _limit(tokens: np.ndarray, told: Callable[[float], np.ndarray]) -> float:
+    """The threshold with the least error; of all that are not surely worse the roundest number, and of such the nearest.
+
+    Where a trace has few steps between two sizes that engines are set to, one odd step among them would decide.
+    """
+    low, high = _threshold(tokens, lambda x: float(np.abs(told(x)).mean()))
+    if not np.isfinite(high):
+        return low
+    found, distinct = roundest(low, high), _distinct(tokens)
+    least = told(found)
+    power = 1 << int(np.log2(max(float(distinct[-1]), 1.0)))
+    while power > 1 and found % power:
+        below, above = np.floor(found / power) * power, np.ceil(found / power) * power
+        for number in sorted((float(below), float(above)), key=lambda x: abs(np.log(max(x, 0.5) / found))):
+            if distinct[0] <= number < distinct[-1] and not compare(least, told(number)).worse:
+                return number
+        power //= 2
+    return found
 
 
 def roundest(low: float, high: float) -> float:
