@@ -14,7 +14,7 @@ from headway.experiments.contest import NEAR
 from headway.experiments.floors import Held, floors_of, held_to, raised, seen_by, worth_a_look
 from headway.experiments.problem import Effort, Problem
 from headway.experiments.search import Found, climb
-from headway.experiments.selection import GOOD_TPS, KEPT, LEAD, MISSED, VALUE, choose, steady
+from headway.experiments.selection import CLEANED, GOOD_TPS, KEPT, LEAD, MISSED, VALUE, choose, steady
 from headway.experiments.sensitivity import dead_sentence, sensitivities
 from headway.experiments.space import Space
 
@@ -23,6 +23,9 @@ LOADS = (HEAVIER, 1.3)
 
 FASTER = 0.97
 """Goodput of the untuned controller, as a share of the best, below which speed alone is a reason to leave it."""
+
+CLEANER = 0.02
+"""Share of clean requests by which the best of a search is worth more than the untuned controller, though it attains about the same."""
 
 DEAD_DRAWS = 2
 """Training draws on which a free number has to change something."""
@@ -50,7 +53,8 @@ def chosen(problem: Problem, found: Found, statics: tuple[Trained, Trained], dra
     Where nothing beat the static settings even on the training seeds, the better of them is handed on. Of what did, whoever keeps
     every class and each third of the prompts at what the best static setting gives them goes first; where nobody does, slopes are
     followed from the best with that as a requirement, and where that helps nothing either it is said. Of those, whoever bears a
-    heavier load as well as the static settings and the untuned controller.
+    heavier load as well as the static settings, and nearly as well as the untuned controller; of near ties the one with most clean
+    requests.
 
     Args:
         problem: what is tuned for.
@@ -109,7 +113,7 @@ def _fair(
 def _steadiest(
     problem: Problem, found: Found, among: list[int], statics: tuple[Trained, Trained], draws: list[Draw], ledger: Ledger
 ) -> int:
-    """Of candidates that bear a heavier load as well as anybody untuned, the one to keep."""
+    """Of candidates that bear a heavier load as well as the static settings, and nearly as well as the untuned one, the one to keep."""
     points, scores = [found.points[i] for i in among], found.scores[among]
     if problem.objective != "attainment" or len(among) < 2:
         return among[choose(points, scores, problem.objective)] if among else choose(found.points, found.scores, problem.objective)
@@ -118,19 +122,22 @@ def _steadiest(
     everybody = [*(candidates[i] for i in among), *rivals]
     heavier = np.stack([under_more(problem, everybody, draws, ledger, load) for load in LOADS], axis=1)
     values = np.array([found.scores[0, VALUE], *(s.score[VALUE] for s in statics)])
-    fit = steady(scores, heavier[: len(among)], np.column_stack([values, heavier[len(among) :]]))
-    k = choose([points[i] for i in fit], scores[fit], problem.objective, floor=float(values.max()) + LEAD)
+    others = np.column_stack([values, heavier[len(among) :]])
+    others[0] -= NEAR  # the untuned one is a near tie as others are: it may be given up for more clean requests
+    fit = steady(scores, heavier[: len(among)], others)
+    k = choose([points[i] for i in fit], scores[fit], problem.objective, floor=float(values[1:].max()) + LEAD)
     best = among[int(fit[k])]
     return 0 if 0 in [among[i] for i in fit] and _hardly(found.scores[0], found.scores[best]) else best
 
 
 def _hardly(untuned: np.ndarray, best: np.ndarray) -> bool:
-    """Whether too little speaks for the best of a search: less than a near tie in what it attains, and hardly more goodput.
+    """Whether too little speaks for the best of a search: less than a near tie in what it attains, hardly more goodput or clean requests.
 
     The untuned controller fits nothing to the training windows, nor to what the plant has wrong. Where all is met in training every number
     ties, and one that would shed what training did not hold looks as good as any.
     """
-    return bool(untuned[VALUE] > best[VALUE] - NEAR and untuned[GOOD_TPS] >= FASTER * best[GOOD_TPS])
+    near = untuned[VALUE] > best[VALUE] - NEAR and untuned[CLEANED] > best[CLEANED] - CLEANER
+    return bool(near and untuned[GOOD_TPS] >= FASTER * best[GOOD_TPS])
 
 
 def _unfair(problem: Problem, floors: tuple[Requirement, ...], candidate: Candidate, held: Held, draws: list[Draw]) -> str:

@@ -13,7 +13,7 @@ KEPT = 1e-9
 """Requirements missed by no more than this are kept."""
 
 LEAD = 0.005
-"""By so much at least a near tie stays above what is to be had without tuning, as far as any candidate does."""
+"""By so much at least a near tie stays above the static settings, as far as any candidate does."""
 
 WEIGHT = 5.0
 """What a descent pays for requirements missed: more than any attainment that missing them could bring."""
@@ -30,8 +30,8 @@ def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: 
         points: tried, in units.
         scores: as `Problem.scores`, shape (points, SCORES).
         objective: "attainment", "requests" or "capacity".
-        floor: attainment in [0, 1] that a near tie does not give up, as far as any candidate has it: that of the static settings and of
-            the untuned controller, and LEAD above.
+        floor: attainment in [0, 1] that a near tie does not give up, as far as any candidate has it: that of the static settings, and LEAD
+            above.
 
     Returns:
         Index into points.
@@ -49,7 +49,7 @@ def choose(points: list[np.ndarray], scores: np.ndarray, objective: str, floor: 
 
 
 def steady(scores: np.ndarray, heavier: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Candidates that attain no less than anybody does without tuning, at the load and at heavier ones.
+    """Candidates that attain no less than certain others, at the load and at heavier ones.
 
     At a load that nearly everybody carries, the cleanest of many near ties is often one that holds back, and falls over on windows that
     ask a little more.
@@ -57,7 +57,7 @@ def steady(scores: np.ndarray, heavier: np.ndarray, others: np.ndarray) -> np.nd
     Args:
         scores: of the candidates, shape (candidates, SCORES).
         heavier: what they attain at heavier loads, shape (candidates, loads).
-        others: value, and attained at the heavier loads, of whoever is not tuned, shape (others, 1 + loads).
+        others: value, and attained at the heavier loads, of those that it is held to, shape (others, 1 + loads).
 
     Returns:
         Indices; where nobody is so, the one that is least below all of them together.
