@@ -21,7 +21,7 @@ from headway.experiments.estimate import Estimate
 from headway.experiments.floors import LOOKED_AT, floors_of, held_to, raised, worth_a_look
 from headway.experiments.problem import Effort
 from headway.experiments.search import Found
-from headway.experiments.selection import LEAD, SCORES, choose, steady
+from headway.experiments.selection import GOOD_TPS, LEAD, SCORES, choose, steady
 from headway.experiments.space import EVERY, Space, places
 from headway.models.measures import ATTAINMENT
 from headway.requirements import parse_requirements
@@ -184,7 +184,7 @@ def test_who_keeps_the_floors_goes_before_who_attains_more(fair) -> None:
     assert said.endswith("by 26.0 points in all, on the training seeds: tercile.long 64.0 %, at least 90.0 %")
 
 
-def test_a_near_tie_keeps_its_lead_over_the_untuned_controller_too() -> None:
+def test_a_near_tie_keeps_its_lead_over_a_static_setting() -> None:
     table = scores_of([0.978, 0.986, 0.980], [0.5, 0.6, 0.9])
     points = [np.zeros(1)] * 3
     assert choose(points, table, "attainment") == 2, "within a point of the best, and cleaner"
@@ -200,6 +200,16 @@ def test_whoever_falls_over_at_a_heavier_load_is_passed_over() -> None:
     assert steady(table, two, np.column_stack([others, [0.8, 0.6]])).tolist() == [1, 2], "at each load"
     assert steady(table, np.array([0.90, 0.935, 0.91]), others).tolist() == [1], "nobody bears as much: the one least below"
     assert steady(scores_of([0.97, 0.975]), np.array([0.96, 0.9]), others).tolist() == [0]
+
+
+def test_the_untuned_controller_is_left_for_a_point_of_attainment_or_two_of_clean_requests() -> None:
+    table = scores_of([0.985, 0.987, 0.987, 0.996], [0.90, 0.91, 0.93, 0.80])
+    table[:, GOOD_TPS] = 1000.0
+    untuned, *others = table
+    assert [choice._hardly(untuned, other) for other in others] == [True, False, False]
+    slow = untuned.copy()
+    slow[GOOD_TPS] = 900.0
+    assert not choice._hardly(slow, others[0])
 
 
 def test_raised_floors_ask_for_a_tenth_of_what_is_missing() -> None:
