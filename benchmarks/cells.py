@@ -32,7 +32,8 @@ from benchmarks.table import Row, _print
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Draw, evaluate
 from headway.experiments.baseline import TIMEOUTS, Static, static_grid
-from headway.experiments.tune import Effort, Problem, Tuned, prompts_of, tune
+from headway.experiments.problem import prompts_of
+from headway.experiments.tune import Effort, Problem, Tuned, tune
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT
 from headway.models.signals import Limits, Target

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from headway.controllers.default import default_candidate
 from headway.controllers.simulator import Candidate, Draw, draw, evaluate
 from headway.experiments.capacity import capacity_factor
 from headway.experiments.constraints import Requirement, seen_of, violation
@@ -111,6 +114,22 @@ class Problem:
         seeds = range(first, first + count)
         return [draw(self.source, self.identified, seed, effort.requests, heldout=heldout) for seed in seeds]
 
+    def untuned(self, draws: list[Draw], policy: Mapping[str, Any] | None = None) -> Candidate:
+        """The controller straight from the fit, for prompts as long as those of some workloads.
+
+        Args:
+            draws: workloads.
+            policy: what the policy is to have otherwise, by field.
+
+        Returns:
+            Candidate.
+
+        Raises:
+            ValueError: a policy that cannot be.
+        """
+        prompts = prompts_of(draws, len(self.targets))
+        return default_candidate(self.identified, self.targets, self.limits, policy=policy, prompt_tokens=prompts)
+
     def plants(self) -> list[IdentifiedPlant]:
         """The plants that a candidate is scored on.
 
@@ -154,3 +173,17 @@ class Problem:
             seen = seen_of(self.require, candidate, draws, plants, self.targets, self.limits, measures[k])
             found.append(violation(self.require, seen))
         return np.array(found)
+
+
+def prompts_of(draws: list[Draw], classes: int) -> list[np.ndarray]:
+    """Prompt lengths of all workloads, by class.
+
+    Args:
+        draws: workloads.
+        classes: their number.
+
+    Returns:
+        One array per class [tokens].
+    """
+    prompt, mine = (np.concatenate([getattr(d.workload, name) for d in draws]) for name in ("prompt_tokens", "class_id"))
+    return [prompt[mine == c] for c in range(classes)]

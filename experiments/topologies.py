@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.controllers.default import default_candidate
 from headway.controllers.policy import Policy
 from headway.controllers.pools import Pools, noise_of, rows_of, simulate_pools
 from headway.controllers.simulator import Candidate, Draw, draw, evaluate
@@ -194,8 +193,8 @@ def compare_topologies(
     topologies += [dataclasses.replace(topologies[0], prefill=p, decode=replicas - p) for p in range(1, replicas)]
     for pools in topologies:
         pools.check()
-    base = candidate or default_candidate(problem.identified, problem.targets, problem.limits)
     train, heldout = _draws(problem, effort, effort.train_seeds, False), _draws(problem, effort, effort.heldout_seeds, True)
+    base = candidate or problem.untuned(train)
     found: list[Contender] = []
     largest: list[Outcome] = []
     for k, pools in enumerate(topologies):

@@ -11,11 +11,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from headway.controllers.default import default_candidate
 from headway.controllers.fluid.gate import GateVerdict
-from headway.controllers.simulator import Candidate, Draw
+from headway.controllers.simulator import Candidate
 from headway.experiments.baseline import TIMEOUTS, Static, best_static
 from headway.experiments.beginnings import beginnings, taught
 from headway.experiments.checkpoint import Ledger, Store, problem_key
@@ -116,8 +113,7 @@ def tune(
     effort.check()
     say = progress or _silent
     train, asked = problem.draws(effort, heldout=False), dict(policy or {})
-    prompts = prompts_of(train, len(problem.targets))
-    base = default_candidate(problem.identified, problem.targets, problem.limits, policy=asked, prompt_tokens=prompts)
+    base = problem.untuned(train, asked)
     space = Space(base, problem.limits, free, problem.targets)
     key = problem_key(problem, effort, free, sorted(asked.items())) if store is not None else ""
     ledger = Ledger(key, store)
@@ -160,20 +156,6 @@ def rejudged(tuned: Tuned, candidate: Candidate, free: tuple[str, ...] | None = 
     statics = Static(**tuned.static.settings), Static(**tuned.early.settings)
     result = _judge(problem, effort, (candidate, settings), notes, statics, tuned.default.candidate)
     return dataclasses.replace(result, tried=tuned.tried, slopes=tuned.slopes, gates=tuned.gates, resumed=tuned.resumed)
-
-
-def prompts_of(draws: list[Draw], classes: int) -> list[np.ndarray]:
-    """Prompt lengths of all workloads, by class.
-
-    Args:
-        draws: workloads.
-        classes: their number.
-
-    Returns:
-        One array per class [tokens].
-    """
-    prompt, mine = (np.concatenate([getattr(d.workload, name) for d in draws]) for name in ("prompt_tokens", "class_id"))
-    return [prompt[mine == c] for c in range(classes)]
 
 
 def _silent(_label: str, _fraction: float) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from headway import units
-from headway.controllers.default import default_candidate
 from headway.experiments.free import Free, free_parameters
 from headway.experiments.problem import Effort, Problem
 from headway.experiments.run import sha256_of
@@ -135,8 +134,8 @@ def sweep_stage(
         ValueError: axes that cannot be read or cannot act, or a folder of something else.
     """
     axes = parse_axes(free, free_parameters(limits, load.targets))
-    base = default_candidate(identified, load.targets, limits, policy=policy)
     problem = Problem(identified, load.source, load.targets, limits, objective)
+    base = problem.untuned(problem.draws(effort, heldout=False), policy)
     space = Space(base, limits, tuple(axis.name for axis in axes), load.targets)
     request = {
         "plant": sha256_of(plant_path) if plant_path.exists() else None,

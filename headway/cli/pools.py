@@ -64,7 +64,6 @@ def pools(
     """
     import dataclasses
 
-    from headway.controllers.default import default_candidate
     from headway.experiments.topologies import EFFORT, compare_topologies
     from headway.experiments.tune import Problem
     from headway.loads import open_load, read_plant, with_limits
@@ -73,15 +72,17 @@ def pools(
     changed, identified = parse_policy(policy or ""), read_plant(plant)
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
     limits = with_limits(identified.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
-    base = default_candidate(identified, load.targets, limits, policy=changed)
+    problem = Problem(identified, load.source, load.targets, limits)
+    effort = dataclasses.replace(EFFORT, heldout_seeds=runs, requests=load.requests(requests, identified, limits), seed=seed)
+    base = problem.untuned(problem.draws(effort, heldout=False), changed)
     with progress_bar() as bar:
         data = compare_topologies(
-            Problem(identified, load.source, load.targets, limits),
+            problem,
             replicas,
             transfer_s_per_token=transfer_given(transfer),
             transfer_latency_s=duration_s(latency),
             dispatch=dispatch,
-            effort=dataclasses.replace(EFFORT, heldout_seeds=runs, requests=load.requests(requests, identified, limits), seed=seed),
+            effort=effort,
             candidate=base,
             progress=bar,
         ).to_json()
