@@ -22,6 +22,7 @@ from benchmarks.schedules import schedule_gradient, schedule_race
 from benchmarks.table import Row, at_least, at_most, informs, run, shared_data
 from headway.controllers.exact_gradient import STEP
 from headway.controllers.fluid.gate import cosine, fluid_gate, noise_ceiling
+from headway.engines.vllm.machine import pin
 
 SIGNIFICANT = 3.0
 """Standard errors from 0 at which a component of the truth has a sign."""
@@ -37,15 +38,12 @@ def _signs(ours: np.ndarray, truth: np.ndarray) -> tuple[int, int]:
 @contextmanager
 def one_core() -> Iterator[None]:
     """Hold this process to one core meanwhile: threads that wait for each other on several would count as work."""
-    threads = [int(name) for name in os.listdir("/proc/self/task")]
-    before = {thread: os.sched_getaffinity(thread) for thread in threads}
-    for thread in threads:
-        os.sched_setaffinity(thread, {min(before[thread])})
+    here, before = [os.getpid()], tuple(os.sched_getaffinity(0))
+    pin(here, before[:1])
     try:
         yield
     finally:
-        for thread in threads:
-            os.sched_setaffinity(thread, before[thread])
+        pin(here, before)
 
 
 def gradient() -> Iterator[Row]:
