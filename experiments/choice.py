@@ -50,7 +50,8 @@ class Chosen(NamedTuple):
 def chosen(problem: Problem, found: Found, statics: tuple[Trained, Trained], draws: list[Draw], effort: Effort, ledger: Ledger) -> Chosen:
     """Choose among what a search found.
 
-    Where nothing beat the static settings even on the training seeds, the better of them is handed on. Of what did, whoever keeps
+    Where nothing beat the static settings even on the training seeds, the better of them is handed on; of equals, which attain the same
+    because nobody has waited long enough to be shed, the one that bears heavier loads. Of what did, whoever keeps
     every class and each third of the prompts at what the best static setting gives them goes first; where nobody does, slopes are
     followed from the best with that as a requirement, and where that helps nothing either it is said. Of those, whoever bears a
     heavier load as well as the static settings, and nearly as well as the untuned controller; of near ties the one with most clean
@@ -72,7 +73,8 @@ def chosen(problem: Problem, found: Found, statics: tuple[Trained, Trained], dra
     missed = min([float(found.scores[:, MISSED].min()), *(float(s.score[MISSED]) for s in better)])
     notes = [] if missed <= KEPT else [_infeasible(problem, missed)]
     if better:
-        setting = max(better, key=lambda s: (-float(s.score[MISSED]), float(s.score[VALUE]))).setting
+        more = lambda s: sum(float(under_more(problem, [s.setting.candidate()], draws, ledger, load)[0]) for load in LOADS)  # noqa: E731
+        setting = max(better, key=lambda s: (-float(s.score[MISSED]), float(s.score[VALUE]), more(s))).setting
         return Chosen(setting.candidate(), setting.to_json(), notes, found)
     best = max((float(s.score[VALUE]) for s in allowed), default=0.0)
     floors = floors_of(problem, statics[0].setting.candidate(), draws) if missed <= KEPT else ()

@@ -17,6 +17,7 @@ from headway.controllers.simulator import Draw, evaluate
 from headway.experiments import tune as tuning
 from headway.experiments.baseline import TIMEOUTS, Static, Trained, best, static_grid
 from headway.experiments.capacity import HIGHEST, LOWEST, capacity_factor, class_capacity_factors
+from headway.experiments.choice import LOADS
 from headway.experiments.free import free_parameters
 from headway.experiments.load import load_curve
 from headway.experiments.search import Found
@@ -112,11 +113,17 @@ def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_o
 
     monkeypatch.setattr(tuning, "search", nothing_found)
     found = tune(problem(12.0), EFFORT)
-    static, early = (
-        problem(12.0).scores([s.candidate], problem(12.0).draws(EFFORT, heldout=False))[0, 0] for s in (found.static, found.early)
-    )
-    assert found.tuned.candidate == (found.static if static >= early else found.early).candidate
-    assert found.tuned.settings == (found.static if static >= early else found.early).settings
+    sides, draws = (found.static, found.early), problem(12.0).draws(EFFORT, heldout=False)
+
+    def attained(heavier: float) -> np.ndarray:
+        return problem(12.0).scores([s.candidate for s in sides], draws, 1 / heavier)[:, 0]
+
+    here, heavier = attained(1.0), sum(attained(load) for load in LOADS)
+    better = max(range(2), key=lambda k: (here[k], heavier[k]))
+    assert here[0] == here[1], "the case: nobody waits long enough to be shed"
+    assert heavier[1] > heavier[0]
+    assert found.tuned.candidate == sides[better].candidate
+    assert found.tuned.settings == sides[better].settings
 
 
 def test_a_near_tie_is_no_reason_to_fall_back_to_the_static_setting(monkeypatch: pytest.MonkeyPatch) -> None:
