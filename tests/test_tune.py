@@ -118,7 +118,7 @@ def test_where_no_point_beats_the_static_settings_the_better_of_them_is_handed_o
     def attained(heavier: float) -> np.ndarray:
         return problem(12.0).scores([s.candidate for s in sides], draws, 1 / heavier)[:, 0]
 
-    here, heavier = attained(1.0), sum(attained(load) for load in LOADS)
+    here, heavier = attained(1.0), np.sum([attained(load) for load in LOADS], axis=0)
     better = max(range(2), key=lambda k: (here[k], heavier[k]))
     assert here[0] == here[1], "the case: nobody waits long enough to be shed"
     assert heavier[1] > heavier[0]
