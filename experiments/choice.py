@@ -73,8 +73,10 @@ def chosen(problem: Problem, found: Found, statics: tuple[Trained, Trained], dra
     missed = min([float(found.scores[:, MISSED].min()), *(float(s.score[MISSED]) for s in better)])
     notes = [] if missed <= KEPT else [_infeasible(problem, missed)]
     if better:
-        more = lambda s: sum(float(under_more(problem, [s.setting.candidate()], draws, ledger, load)[0]) for load in LOADS)  # noqa: E731
-        setting = max(better, key=lambda s: (-float(s.score[MISSED]), float(s.score[VALUE]), more(s))).setting
+        candidates = [s.setting.candidate() for s in better]
+        heavier = np.sum([under_more(problem, candidates, draws, ledger, load) for load in LOADS], axis=0)
+        worth = lambda k: (-float(better[k].score[MISSED]), float(better[k].score[VALUE]), float(heavier[k]))  # noqa: E731
+        setting = better[max(range(len(better)), key=worth)].setting
         return Chosen(setting.candidate(), setting.to_json(), notes, found)
     best = max((float(s.score[VALUE]) for s in allowed), default=0.0)
     floors = floors_of(problem, statics[0].setting.candidate(), draws) if missed <= KEPT else ()
