@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from headway.controllers.policy import Policy
 from headway.controllers.simulator import Candidate, Draw
 from headway.experiments.baseline import Static
 from headway.experiments.estimate import estimate
@@ -32,7 +33,8 @@ def beginnings(base: Candidate, settings: tuple[Static, ...], fixed: Mapping[str
     """Law and policy to begin from, each a step away from the untuned controller.
 
     A higher late rate; a higher least prefill budget; the fixed budget and running limit of each static setting, under the
-    policy's order and triage; memory for nothing, or for less; and whoever is hopeless served last instead of shed.
+    policy's order and triage, and in stock order, where all that is new is that the hopeless are shed at once; memory for nothing, or
+    for less; and whoever is hopeless served last instead of shed.
 
     Args:
         base: the untuned controller.
@@ -46,11 +48,11 @@ def beginnings(base: Candidate, settings: tuple[Static, ...], fixed: Mapping[str
     gains, free = law.gains(), lambda **fields: {n: v for n, v in fields.items() if n not in fixed}
     of_law = lambda changes: base._replace(law=dataclasses.replace(law, **changes))  # noqa: E731  # pyright: ignore[reportArgumentType]
     of_policy = lambda one, changes: one._replace(policy=dataclasses.replace(policy, **changes))  # noqa: E731
+    most = float(gains["most_tokens"].value) if "least_tokens" in gains else 0.0
     found = []
     if "late_rate" in gains:
         found.append(of_law({"late_rate": LATE_RATE}))
     if "least_tokens" in gains:
-        most = float(gains["most_tokens"].value)
         found.append(of_law({"least_tokens": min(LEAST_TOKENS, most)}))
         for s in settings:
             budget = min(float(s.token_budget), most)
@@ -60,7 +62,22 @@ def beginnings(base: Candidate, settings: tuple[Static, ...], fixed: Mapping[str
         found += [of_policy(base, free(memory_price_s=share * price_s, estimate=e)) for share, e in CHEAPER]
         if policy.triage == "reject":
             found.append(of_policy(base, free(triage="defer")))
+            stock = free(order="fcfs", memory_price_s=0.0, estimate=1.0)
+            if "least_tokens" in gains and _allowed(policy, stock):
+                for s in settings:
+                    budget = min(float(s.token_budget), most)
+                    one = of_law({"least_tokens": budget, "most_tokens": budget})
+                    found.append(of_policy(one, stock | free(running_limit=float(s.running_limit))))
     return [c for c in found if c != base]
+
+
+def _allowed(policy: Policy, changes: Mapping[str, Any]) -> bool:
+    """Whether a policy may be changed so: stock order knows few of the parts that were perhaps asked for."""
+    try:
+        dataclasses.replace(policy, **changes).check()  # pyright: ignore[reportArgumentType]
+    except ValueError:
+        return False
+    return "order" in changes
 
 
 def taught(problem: Problem, base: Candidate, attained: float, drawn: Draw, fixed: Mapping[str, Any]) -> list[Candidate]:

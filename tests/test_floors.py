@@ -54,6 +54,10 @@ def test_beginnings_are_a_step_away_and_leave_what_was_asked_for() -> None:
     assert (found[4].policy.memory_price_s, found[4].policy.estimate) == (0.0, 1.0)
     assert found[5].policy.memory_price_s == pytest.approx(0.3 * base().policy.memory_price_s)
     assert found[6].policy == dataclasses.replace(base().policy, triage="defer")
+    stock = [(c.policy.order, c.policy.triage, float(c.policy.running_limit), g["least_tokens"]) for c, g in zip(found, gains, strict=True)]
+    assert stock[7:] == [("fcfs", "reject", 16.0, 512.0), ("fcfs", "reject", 32.0, 256.0)], "the static settings, which shed at once"
+    keyed = {"class_shares": (1.0, 2.0)}
+    assert {c.policy.order for c in beginnings(base(**keyed), SETTINGS, keyed)} == {"slack"}, "stock order has no shares"
     asked = {"triage": "reject", "running_limit": 8.0, "memory_price_s": 0.01}
     kept = beginnings(base(**asked), SETTINGS, asked)
     assert {(c.policy.triage, c.policy.running_limit, c.policy.memory_price_s) for c in kept} == {("reject", 8.0, 0.01)}
@@ -182,6 +186,18 @@ def test_who_keeps_the_floors_goes_before_who_attains_more(fair) -> None:
     assert float(found.candidate.policy.running_limit) == 64.0, "0.97 - 2 (0.90 - 0.50) is worth less than 0.90 - 2 (0.90 - 0.64)"
     said = next(n for n in found.notes if n.startswith("no candidate"))
     assert said.endswith("by 26.0 points in all, on the training seeds: tercile.long 64.0 %, at least 90.0 %")
+
+
+def test_what_the_floors_cost_is_said(fair) -> None:
+    candidates = [base(running_limit=n) for n in (64.0, 50.0, 91.0)]
+    found = fair(searched([0.90, 0.97, 0.94], candidates, [0.5, 0.6, 0.3]), 0.85)
+    said = [n for n in found.notes if "without that" in n]
+    assert said == [
+        "attained are 94.0 % with 30 % clean requests on the training seeds, and every class and each third of the prompts is kept at what "
+        "the best static setting gives them; without that it would be 97.0 % with 60 % clean requests, and tercile.long 50.0 %, at least 90.0 %"
+    ]
+    near = fair(searched([0.90, 0.945, 0.94], candidates, [0.5, 0.35, 0.3]), 0.85)
+    assert not [n for n in near.notes if "without that" in n], "a near tie is not worth a word"
 
 
 def test_a_near_tie_keeps_its_lead_over_a_static_setting() -> None:
