@@ -101,7 +101,7 @@ def fit(
     doubts += _other(scored, wanted) if heldout else []
     say("bootstrap intervals", 0.7)
     rng = np.random.default_rng([seed, 0xF17])
-    sure = sureness(found.learned, found.structure, trace.batch(), rng)
+    sure = sureness(found.learned, found.structure, trace.batch(), trace.step_time_s, rng)
     machine, doubtful = hardware_findings(found.learned.plant, sure.interval, trace.batch(), selected & kept, hardware or Hardware())
     say("diagnostics", 0.85)
     excited, unmoved = _excited(trace, found)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from headway.identification.structures.crossval import compare
 from headway.identification.structures.intervals import coefficient_draws, ends_of
 from headway.identification.structures.ladder import thinned
 from headway.identification.structures.learn import Learned, Part, learn, rows_of
@@ -23,6 +24,8 @@ SEARCH_ROUNDS = 8
 """Rounds of reweighting in each fit of a search."""
 NEARBY = 0.5
 """How far, in its logarithm, a shape number is moved from where the ladder left it."""
+TOLD = 1.96
+"""Standard errors by which the steps tell one threshold from another."""
 SMOOTH = ("saturation_tokens", "knee_tokens")
 """Shape numbers that the predicted duration is a smooth function of; a threshold is not, and lies between two measured values."""
 
@@ -92,13 +95,14 @@ class Sure(NamedTuple):
     correlation: list[dict[str, Any]]
 
 
-def sureness(learned: Learned, structure: Structure, batch: Batch, rng: np.random.Generator) -> Sure:
+def sureness(learned: Learned, structure: Structure, batch: Batch, step_time_s: np.ndarray, rng: np.random.Generator) -> Sure:
     """95 % intervals by name of coefficient, none for a term that never occurred, and how the coefficients go together.
 
     Args:
         learned: the fit.
         structure: that was fitted.
         batch: sums of all steps of the trace, shape (k,).
+        step_time_s: durations, shape (k,) [s].
         rng: random numbers of this run.
 
     Returns:
@@ -120,7 +124,7 @@ def sureness(learned: Learned, structure: Structure, batch: Batch, rng: np.rando
                 if old is None or new[1] - new[0] < old[1] - old[0]:  # a shape that two regimes tell: the surer of them
                     interval[name] = new
         correlation += _together(names, [here and name in found for name, here in zip(names, live, strict=True)], draws)
-    return Sure(interval | _thresholds(structure, learned, batch), correlation)
+    return Sure(interval | _thresholds(structure, learned, batch, step_time_s), correlation)
 
 
 def _together(names: list[str], told: list[bool], draws: np.ndarray) -> list[dict[str, Any]]:
@@ -166,15 +170,65 @@ def shape_jacobian(plant: CurvedPlant, batch: Batch) -> np.ndarray:
     return np.asarray(jax.jacfwd(logarithm)(jnp.asarray(plant.shape, dtype=float), rows))
 
 
-def _thresholds(structure: Structure, learned: Learned, batch: Batch) -> dict[str, tuple[float, float]]:
-    """A jump lies between the last step before it and the first past it."""
+def _thresholds(structure: Structure, learned: Learned, batch: Batch, step_time_s: np.ndarray) -> dict[str, tuple[float, float]]:
+    """A jump lies between the last step before it and the first past it, or further off as far as the steps do not surely tell it apart."""
     found = {}
     tokens, mixed = batch.decode_requests + batch.prefill_tokens, np.asarray(batch.prefill_tokens) > 0
     for part in learned.parts:
         if part.regime in ("decode", "mixed") and 5 in getattr(structure, part.regime):
-            limit = structure.shapes()[f"{part.regime}_limit_tokens"]
-            own = tokens[part.rows][mixed[part.rows] == (part.regime == "mixed")]
-            below, above = own[own <= limit], own[own > limit]
-            if len(below) and len(above):
-                found[f"shape.{part.regime}_limit_tokens"] = (float(below.max()), float(above.min()))
+            own = np.zeros(len(mixed), bool)
+            own[part.rows] = True
+            rows = np.flatnonzero(thinned(own & (mixed == (part.regime == "mixed")), mixed))
+            name = f"{part.regime}_limit_tokens"
+            refit = _Refit(structure, name, part.regime, rows_of(batch, rows), step_time_s[rows])
+            ends = _untold(tokens[rows], structure.shapes()[name], refit)
+            if ends is not None:
+                found[f"shape.{name}"] = ends
     return found
+
+
+class _Refit(NamedTuple):
+    """The law of one regime with its threshold elsewhere."""
+
+    structure: Structure
+    name: str
+    regime: str
+    batch: Batch
+    step_time_s: np.ndarray
+
+    def __call__(self, limit: float) -> np.ndarray:
+        """Log residuals, shape (k,)."""
+        moved, rows = self.structure.with_shape(**{self.name: limit}), np.ones(len(self.step_time_s), bool)
+        return learn(moved, self.batch, self.step_time_s, rows, rounds=SEARCH_ROUNDS, only=self.regime).laws[0].residual
+
+
+def _untold(tokens: np.ndarray, limit: float, told: Callable[[float], np.ndarray]) -> tuple[float, float] | None:
+    """The smallest and the largest size between which a threshold cannot be told from another.
+
+    Args:
+        tokens: of the rows of the regime, shape (k,) [tokens].
+        limit: where the threshold was found [tokens].
+        told: log residuals of the fit with a threshold, shape (k,).
+
+    Returns:
+        Lower and upper end [tokens]; None where all sizes lie on one side.
+    """
+    sizes, least = np.unique(tokens), told(limit)
+    at = int(np.searchsorted(sizes, limit, side="right")) - 1  # the last size before it
+    if at < 0 or at + 1 >= len(sizes):
+        return None
+
+    def alike(step: int) -> int:
+        """Sizes to go, downwards or upwards, until the fit is surely worse: by doubling, then by halving."""
+        most = at if step < 0 else len(sizes) - 2 - at
+        bad = lambda k: compare(least, told(float(sizes[at + step * k]))).errors <= -TOLD  # noqa: E731
+        good, k = 0, 1
+        while k <= most and not bad(k):
+            good, k = k, 2 * k
+        worse = min(k, most + 1)
+        while worse - good > 1:
+            middle = (good + worse) // 2
+            good, worse = (good, middle) if bad(middle) else (middle, worse)
+        return good
+
+    return float(sizes[at - alike(-1)]), float(sizes[at + 1 + alike(1)])
