@@ -24,6 +24,9 @@ from headway.controllers.exact_gradient import STEP
 from headway.controllers.fluid.gate import cosine, fluid_gate, noise_ceiling
 from headway.engines.vllm.machine import pin
 
+STEPS = 16_000
+"""Noise factors of a run at the random points: short chunks take up to 6,000 steps, and a truth that is cut off counts as lost what was
+only not yet served."""
 SIGNIFICANT = 3.0
 """Standard errors from 0 at which a component of the truth has a sign."""
 
@@ -73,7 +76,7 @@ def _random(fluid: Callable[..., tuple[np.ndarray, np.ndarray]]) -> Iterator[Row
     for k in range(15):
         rate = (9.0, 10.5, 11.5)[k % 3]
         point = np.clip(LOW + rng.random(6) * (HIGH - LOW), LOW + 1.001 * STEP * UNIT, HIGH)
-        case = case_of(rate, 20_000)
+        case = case_of(rate, 20_000, steps=STEPS)
         exact, truth = truth_of(case).at(point)
         values, slopes = fluid(point, case.made)
         ours, truth = slopes.mean(0) * UNIT, truth * UNIT
