@@ -13,9 +13,13 @@ from headway.models.goodput import FAILED, Goodput, Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED
 from headway.models.plant import Batch
+from headway.models.signals import Target
 
 CLEANER = 0.005
 """Share of clean requests by which a controller has to be ahead for that to be said."""
+
+STUTTER = 1.2
+"""p99 ITL as a multiple of the target from which on it is said."""
 
 NEAR = 0.01
 """Among candidates within this of the best attainment, the one with the most clean requests is taken; further apart is worse."""
@@ -88,6 +92,35 @@ def rivals(sides: list[Side], measure: int) -> list[str]:
             f"the gain over that is {100 * gain.value:+.1f} % [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
         )
     return said
+
+
+def stutters(tuned: Side, untuned: Side, targets: tuple[Target, ...]) -> list[str]:
+    """Classes whose ITL target the tuned controller breaks, as where a plant is much faster in long steps: tokens on time do not show it.
+
+    Args:
+        tuned: on the held-out workloads.
+        untuned: on the same.
+        targets: one per class.
+
+    Returns:
+        One sentence each.
+    """
+    said = []
+    for target in targets:
+        ours, theirs = (s.goodput.classes.get(target.name, {}).get("itl_p99_s") for s in (tuned, untuned))
+        if ours is None or ours <= STUTTER * target.itl_s:
+            continue
+        who = f"{target.name}: " if len(targets) > 1 else ""
+        text = f"{who}p99 ITL is {1e3 * ours:.3g} ms where {1e3 * target.itl_s:.3g} ms are promised, with {_clean(tuned)}"
+        if theirs is not None and theirs <= STUTTER * target.itl_s:
+            text += f"; the untuned controller keeps it at {1e3 * theirs:.3g} ms, with {_clean(untuned)}, and attains "
+            text += f"{100 * untuned.measures[:, ATTAINMENT].mean():.1f} %; to keep it ask for it: --require itl_p99<={1e3 * target.itl_s:.3g}ms"
+        said.append(text)
+    return said
+
+
+def _clean(side: Side) -> str:
+    return f"{100 * side.measures[:, CLEAN].mean():.0f} % clean requests"
 
 
 def hull_warnings(identified: IdentifiedPlant, outcomes: list[Outcome]) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from headway.experiments.contest import Side, rivals
+from headway.experiments.contest import Side, rivals, stutters
 from headway.models.measures import ATTAINMENT, CLEAN, MEASURES
+from headway.models.signals import Target
 
 SEEDS = 12
 
@@ -42,3 +44,29 @@ def test_tuned_for_clean_requests_nothing_else_is_compared() -> None:
 
 def test_nobody_is_named_where_the_tuned_controller_is_ahead() -> None:
     assert rivals(sides(side(0.98, 0.9), side(0.99, 0.9)), ATTAINMENT) == []
+
+
+def streaming(side: Side, **itl_p99_s: float) -> Side:
+    classes = {name: {"itl_p99_s": value} for name, value in itl_p99_s.items()}
+    return Side(cast(Any, None), {}, side.measures, cast(Any, SimpleNamespace(classes=classes)))
+
+
+ONE = (Target(1.0, 0.025, name="default"),)
+TWO = (Target(1.0, 0.025, name="chat"), Target(10.0, 0.1, name="documents"))
+
+
+def test_a_broken_itl_target_is_said_with_what_keeping_it_costs() -> None:
+    tuned, untuned = streaming(side(0.91, 0.03), default=0.0476), streaming(side(0.62, 0.62), default=0.0209)
+    assert stutters(tuned, untuned, ONE) == [
+        "p99 ITL is 47.6 ms where 25 ms are promised, with 3 % clean requests; the untuned controller keeps it at 20.9 ms, with 62 % clean "
+        "requests, and attains 62.1 %; to keep it ask for it: --require itl_p99<=25ms"
+    ]
+    assert stutters(tuned, streaming(untuned, default=0.08), ONE) == [
+        "p99 ITL is 47.6 ms where 25 ms are promised, with 3 % clean requests"
+    ]
+    assert stutters(untuned, tuned, ONE) == [], "who keeps it is not named"
+
+
+def test_each_class_has_its_own_itl_target() -> None:
+    tuned, untuned = streaming(side(0.91, 0.03), chat=0.05, documents=0.06), streaming(side(0.9, 0.1), chat=0.04, documents=0.04)
+    assert stutters(tuned, untuned, TWO) == ["chat: p99 ITL is 50 ms where 25 ms are promised, with 3 % clean requests"]

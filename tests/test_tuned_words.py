@@ -132,6 +132,13 @@ def test_a_target_out_of_reach_is_told_with_the_smallest_changes() -> None:
     assert any("OUT OF REACH" in line for line in bound_summary({"bound": {**BOUND, **out}}))
 
 
+def test_an_estimate_below_what_the_controller_attains_is_called_too_low() -> None:
+    low = {"bound": {**BOUND, "estimate": 0.784}}
+    assert "            78.4 %  a scheduler that knows the load (estimate, too low here)" in bound_lines(low)
+    assert bound_summary(low)[0].endswith("one that knows the load: about 78.4 % (estimate, too low here)")
+    assert bound_summary({"bound": BOUND})[0].endswith("one that knows the load: about 97.9 % (estimate)")
+
+
 def test_a_part_of_which_nothing_is_known_is_said_to_be_off() -> None:
     assert part_lines({"ablation": {"parts": [], "off": ["triage", "order"], "draws": 4}}) == ["parts      not in use: triage, order"]
 
