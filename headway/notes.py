@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 GRAVITY: tuple[tuple[str, ...], ...] = (
     ("may not ship", "impossible:", "terms explain nothing", "is step_time_s", "no held-out error"),
+    ("ms are promised", "no candidate that attains", "without that it would be"),
     (
         "extrapolation",
         "beyond the sizes measured",
@@ -26,7 +27,7 @@ GRAVITY: tuple[tuple[str, ...], ...] = (
 )
 """Words by which a note is known, the gravest first; a note with none of them comes last."""
 
-DOUBTS = 1
+DOUBTS = 2
 """Ranks up to this one put a result in question."""
 
 SHARED = 30
