@@ -188,6 +188,13 @@ def test_no_gain_that_follows_the_load_passes_for_a_plain_number(found: Findings
     assert "margin, aging rate and chunk follow the load" in SECTIONS["sides"][1](found)
 
 
+def test_a_law_that_cannot_move_is_told_as_a_fixed_budget(found: Findings) -> None:
+    controller = controller_json()
+    gains = controller["law"]["gains"] | {"least_tokens": {"value": 2048.0}, "most_tokens": {"value": 2048.0}}
+    controller["law"] = controller["law"] | {"gains": gains}
+    assert plain(cards(of(found, controller))[1].notes[0]) == "a fixed budget of 2,048 prompt tokens a step"
+
+
 def test_a_setpoint_that_follows_the_load_has_no_one_line(found: Findings) -> None:
     (panel,) = validated_panels(found)
     assert isinstance(panel, Panel)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headway.cli.summary import _law_text
 from headway.cli.tuned import WIDTH, bound_lines, bound_summary, contest_table, look_lines, part_lines, search_lines
 from headway.cli.words import tune_lines
 from tests.small_run import tuning_json
@@ -159,3 +160,15 @@ def test_a_quantile_without_a_point_is_what_it_is_at_least_and_only_shown_ones_a
     assert re.search(r"^  TTFT p99 +over 540 ms$", text, re.MULTILINE)
     assert "no TTFT p99: the queue grows (one)" in text
     assert "needs more" not in text
+
+
+@pytest.mark.parametrize(
+    ("gains", "text"),
+    [
+        ({"late_rate": 0.01, "least_tokens": 128.0, "most_tokens": 8192.0}, "the margin is found as it runs, from 20.0 ms of 25.0 on"),
+        ({"late_rate": 0.01, "least_tokens": 8192.0, "most_tokens": 8192.0}, "a fixed budget of 8,192 prompt tokens a step"),
+        ({}, "margin 20.0 % (a step is steered to 20.0 ms of 25.0)"),
+    ],
+)
+def test_the_law_is_told_by_what_it_steers_to(gains: dict[str, float], text: str) -> None:
+    assert text in _law_text({name: {"value": value} for name, value in gains.items()}, 0.2, 20.0, 25.0)

@@ -95,7 +95,10 @@ def _contest(data: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _law_text(law: dict[str, Any], margin: float | None, setpoint_ms: float, budget_ms: float) -> str:
-    """What the law steers to: a margin that was chosen, or a late rate from which it finds its own."""
+    """What the law steers to: a margin that was chosen, or a late rate from which it finds its own; a budget, where it cannot move."""
+    least, most = (law.get(name, {}).get("value") for name in ("least_tokens", "most_tokens"))
+    if least and most and least >= most:
+        return f"a fixed budget of {most:,.0f} prompt tokens a step"
     if "late_rate" not in law:
         return f"margin {percent(margin)} (a step is steered to {setpoint_ms:.1f} ms of {budget_ms:.1f})"
     beside = f", margin {percent(margin)} beside it" if margin else ""

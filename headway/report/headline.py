@@ -110,8 +110,10 @@ def _choice(found: Findings) -> Card:
     worded = percent(margin) if "margin" not in low_high else "{:.1f} to {:.1f} %".format(*low_high["margin"])
     rate = "" if aging is None else f", {aging:.2f} s/s"
     rate = rate if "aging_rate" not in low_high else ", {:.2f} to {:.2f} s/s".format(*low_high["aging_rate"])
+    least, most = (number(dig(record, "law", "gains", name, "value")) for name in ("least_tokens", "most_tokens"))
+    steered = f"setpoint {time(setpoint)} of a budget of {given(budget)}" + (", in an idle engine" if "margin" in low_high else "")
     notes = [
-        f"setpoint {time(setpoint)} of a budget of {given(budget)}" + (", in an idle engine" if "margin" in low_high else ""),
+        f"a fixed budget of {count(most)} prompt tokens a step" if least and most and least >= most else steered,
         f"law {dig(record, 'law', 'kind')}, order {dig(record, 'policy', 'order')}",
     ]
     return Card("Tuned margin, aging rate", worded + rate, notes + ([f"following the load: {names_of(record)}"] if low_high else []))
