@@ -48,26 +48,23 @@ def beginnings(base: Candidate, settings: tuple[Static, ...], fixed: Mapping[str
     gains, free = law.gains(), lambda **fields: {n: v for n, v in fields.items() if n not in fixed}
     of_law = lambda changes: base._replace(law=dataclasses.replace(law, **changes))  # noqa: E731  # pyright: ignore[reportArgumentType]
     of_policy = lambda one, changes: one._replace(policy=dataclasses.replace(policy, **changes))  # noqa: E731
-    most = float(gains["most_tokens"].value) if "least_tokens" in gains else 0.0
-    found = []
+    found, statics = [], []
     if "late_rate" in gains:
         found.append(of_law({"late_rate": LATE_RATE}))
     if "least_tokens" in gains:
+        most = float(gains["most_tokens"].value)
         found.append(of_law({"least_tokens": min(LEAST_TOKENS, most)}))
         for s in settings:
             budget = min(float(s.token_budget), most)
-            found.append(of_policy(of_law({"least_tokens": budget, "most_tokens": budget}), free(running_limit=float(s.running_limit))))
+            statics.append((of_law({"least_tokens": budget, "most_tokens": budget}), free(running_limit=float(s.running_limit))))
+        found += [of_policy(one, limit) for one, limit in statics]
     if policy.order != "fcfs":
         price_s = float(policy.memory_price_s)
         found += [of_policy(base, free(memory_price_s=share * price_s, estimate=e)) for share, e in CHEAPER]
         if policy.triage == "reject":
             found.append(of_policy(base, free(triage="defer")))
             stock = free(order="fcfs", memory_price_s=0.0, estimate=1.0)
-            if "least_tokens" in gains and _allowed(policy, stock):
-                for s in settings:
-                    budget = min(float(s.token_budget), most)
-                    one = of_law({"least_tokens": budget, "most_tokens": budget})
-                    found.append(of_policy(one, stock | free(running_limit=float(s.running_limit))))
+            found += [of_policy(one, stock | limit) for one, limit in statics if _allowed(policy, stock)]
     return [c for c in found if c != base]
 
 
