@@ -146,7 +146,7 @@ def measured(shelf: Shelf, cell: Cell) -> dict[str, Any]:
     candidates |= {"untuned": default_candidate(pair.fitted, targets, limits, prompt_tokens=prompts), "ours": tuned.tuned.candidate}
     found = held(pair.truth, candidates, draws, targets, limits)
     began = time.perf_counter()
-    bound = bounded(pair.truth, found, draws, size.bounds, targets, limits)
+    bound = bounded(pair.truth, draws, size.bounds, targets, limits)
     return {
         **cell._asdict(),
         "rate_rps": rate_rps,
