@@ -37,6 +37,9 @@ ROOM = 1 / 3
 NEARLY = 0.95
 """Of the fastest prefill: what the floor goes for where steps within the ITL are too slow for the longest prompts."""
 
+EVEN = 0.5
+"""Of the fastest prefill: with no less in steps within the ITL it is kept, whatever the prompts: longer steps are then not much faster."""
+
 LONG = 0.99
 """Quantile of the prompts that counts as the longest."""
 
@@ -74,7 +77,7 @@ def default_candidate(
     law = TrackerLaw(identified.plant, late_rate=late_rate, start_decode=starts[0], start_mixed=starts[1], most_tokens=most)
     setpoint_s = (1 - law.setpoint_margin) * min(target.budget_s for target in targets)
     rate_tps = prefill_rate_tps(identified.plant, setpoint_s, limits.max_tokens)
-    least = _least_tokens(identified.plant, targets, most, rate_tps, prompt_tokens)
+    least = _least_tokens(identified.plant, targets, most, setpoint_s, rate_tps, prompt_tokens)
     law = dataclasses.replace(law, least_tokens=least)  # pyright: ignore[reportCallIssue]  # a dataclass by @pytree
     given = dict(policy or {})
     keyed = given.get("order", Policy().order) != "fcfs"
@@ -89,11 +92,14 @@ def default_candidate(
     return Candidate(law, made)
 
 
-def _least_tokens(plant: Plant, targets: tuple[Target, ...], most: float, rate_tps: float, prompt_tokens: Sequence[np.ndarray]) -> float:
+def _least_tokens(
+    plant: Plant, targets: tuple[Target, ...], most: float, setpoint_s: float, rate_tps: float, prompt_tokens: Sequence[np.ndarray]
+) -> float:
     """LEAST_TOKENS; but where steps that keep the ITL are too slow for the longest prompts, the smallest budget that is nearly the fastest.
 
     There every first token that is missed costs a whole answer, a late step one token of each stream. Nothing between the two: a
-    floor that makes every step with a prompt a little too long is late as often as a large one, and faster by nothing.
+    floor that makes every step with a prompt a little too long is late as often as a large one, and faster by nothing. Nor where long
+    steps are no way out: if those within the ITL are at least EVEN as fast, breaking it buys too little.
     """
     least = min(LEAST_TOKENS, most)
     if all(longest <= ROOM * target.first_token_s * rate_tps for target, longest in _longest(targets, prompt_tokens)):
@@ -101,7 +107,10 @@ def _least_tokens(plant: Plant, targets: tuple[Target, ...], most: float, rate_t
     tokens = np.unique(np.geomspace(least, most, 100).round())
     zero = np.zeros_like(tokens)
     context = max(longest for _, longest in _longest(targets, prompt_tokens)) / 2
-    rates_tps = tokens / np.asarray(plant.step_time_s(Batch(zero, zero, tokens, tokens * context, zero + 1.0)))
+    took_s = np.asarray(plant.step_time_s(Batch(zero, zero, tokens, tokens * context, zero + 1.0)))
+    rates_tps = tokens / took_s
+    if rates_tps[took_s <= setpoint_s].max(initial=0.0) >= EVEN * rates_tps.max():
+        return least
     return float(tokens[np.argmax(rates_tps >= NEARLY * rates_tps.max())])
 
 

@@ -70,10 +70,21 @@ def test_prompts_that_an_idle_engine_serves_in_time_are_not_shed_by_the_estimate
     rate_tps = prefill_rate_tps(PLANT, (1 - law.setpoint_margin) * 0.025, LIMITS.max_tokens)
     assert 1.0 <= policy.estimate < ESTIMATE
     assert policy.estimate == pytest.approx(max(1.0, ROOM * 1.0 * rate_tps / 9000))
-    assert law.gains()["least_tokens"].value > LEAST_TOKENS, "they are served fast, at the price of late steps"
+    assert law.gains()["least_tokens"].value == LEAST_TOKENS, "steps within the ITL are nearly as fast as long ones"
     for nothing in ([], [np.zeros(0)]):
         unknown = default_candidate(fitted(), TWO[:1], LIMITS, prompt_tokens=nothing)
         assert (unknown.policy.estimate, unknown.law.gains()["least_tokens"].value) == (1.0, LEAST_TOKENS)
+
+
+def test_the_itl_is_given_up_only_where_long_steps_are_much_faster() -> None:
+    long = np.full(500, 9000)
+    floors = {}
+    for floor_s in (6.5e-3, 18e-3):  # of a step with prefill: within 25 ms the second one leaves room for few tokens
+        plant = RegimePlant(PLANT.decode, (floor_s, *PLANT.mixed[1:]))
+        identified = known(plant, LIMITS, fitted().noise)
+        floors[floor_s] = default_candidate(identified, TWO[:1], LIMITS, prompt_tokens=[long]).law.gains()["least_tokens"].value
+    assert floors[6.5e-3] == LEAST_TOKENS
+    assert floors[18e-3] > 1000, "they are served fast, at the price of late steps"
 
 
 def test_stock_does_no_better_where_documents_share_an_overloaded_engine() -> None:
