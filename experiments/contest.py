@@ -15,7 +15,7 @@ from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, S
 from headway.models.plant import Batch
 from headway.models.signals import Target
 
-CLEANER = 0.005
+CLEANER = 0.01
 """Share of clean requests by which a controller has to be ahead for that to be said."""
 
 STUTTER = 1.2
@@ -114,7 +114,8 @@ def stutters(tuned: Side, untuned: Side, targets: tuple[Target, ...]) -> list[st
         text = f"{who}p99 ITL is {1e3 * ours:.3g} ms where {1e3 * target.itl_s:.3g} ms are promised, with {_clean(tuned)}"
         if theirs is not None and theirs <= STUTTER * target.itl_s:
             text += f"; the untuned controller keeps it at {1e3 * theirs:.3g} ms, with {_clean(untuned)}, and attains "
-            text += f"{100 * untuned.measures[:, ATTAINMENT].mean():.1f} %; to keep it ask for it: --require itl_p99<={1e3 * target.itl_s:.3g}ms"
+            text += f"{100 * untuned.measures[:, ATTAINMENT].mean():.1f} %; to keep it ask for it: "
+            text += f"--require 'itl_p99<={1e3 * target.itl_s:.3g}ms'"
         said.append(text)
     return said
 
