@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import re
+import shutil
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ STAGES = {
     "report": "report.html",
 }
 """File or folder that each stage leaves."""
+
+ENDING = ".part"
+"""How the names of files end that are not whole yet."""
 
 PACKAGES = ("headway", "numpy", "scipy", "jax", "numba", "polars", "control", "plotly")
 
@@ -59,14 +63,68 @@ def write_whole(path: Path, content: str | bytes) -> None:
     target = path.resolve()
     if path.name in ("", ".", "..") or (target.exists() and not target.is_file()):
         raise ValueError(f"{path} is not a file that can be written; name a file, such as {path / 'out.json'}")
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    beside = place_beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
         beside.replace(target)
     except OSError as error:
-        beside.unlink(missing_ok=True) if beside.parent.is_dir() else None
         raise ValueError(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        beside.unlink(missing_ok=True) if beside.parent.is_dir() else None
+
+
+def place_beside(target: Path) -> Path:
+    """Where this process may write what will be moved to the target; what dead processes left for it is taken away.
+
+    Args:
+        target: file or folder that will be replaced.
+
+    Returns:
+        A hidden sibling, named after this machine and process, so that two that write to one target do not meet.
+
+    Example:
+        >>> place_beside(Path("run/plant.json")).name.startswith(".plant.json.")
+        True
+    """
+    clear_beside(target)
+    return target.with_name(f"{_start(target)}{os.getpid()}{ENDING}")
+
+
+def clear_beside(target: Path) -> None:
+    """Take away what killed processes of this machine left beside a target; what a living one writes stays.
+
+    Args:
+        target: file or folder.
+    """
+    start = _start(target)
+    try:
+        found = [name for name in os.listdir(target.parent) if name.startswith(start) and name.endswith(ENDING)]
+    except OSError:  # no such folder: nothing lies there
+        return
+    for name in found:
+        pid = name[len(start) : -len(ENDING)]
+        if pid.isdecimal() and not _alive(int(pid)):
+            place = target.with_name(name)
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place, ignore_errors=True)
+            else:
+                place.unlink(missing_ok=True)
+
+
+def _start(target: Path) -> str:
+    # the machine belongs to the name: on a shared disk, or in a container, the same number is another process
+    return f".{target.name}.{platform.node()}."
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -191,7 +249,7 @@ class RunFolder:
         known = self.manifest()
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file; give a folder")
-        if not known and self.path.exists() and any(not p.name.endswith(".part") for p in self.path.iterdir()):
+        if not known and self.path.exists() and any(not p.name.endswith(ENDING) for p in self.path.iterdir()):
             raise ValueError(f"{self.path} is not empty and holds no run; give a new folder")
         if known and not resume:
             raise ValueError(f"{self.path} already holds a run; add --resume to go on with it, or give a new folder")

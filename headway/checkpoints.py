@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headway.experiments.run import read_json, write_json
+from headway.experiments.run import clear_beside, read_json, write_json
 
 
 class CheckpointFile:
@@ -39,8 +39,9 @@ class CheckpointFile:
         write_json(self.path, content)
 
     def clear(self) -> None:
-        """Take the file away, if it is there."""
+        """Take the file away, if it is there, and what a process that was killed while it saved left beside it."""
         self.path.unlink(missing_ok=True)
+        clear_beside(self.path)
 
 
 class Held:

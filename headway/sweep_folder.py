@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from headway.experiments.promises import COLUMNS, NAMES
-from headway.experiments.run import read_json, versions, without_nan, write_json, write_whole
+from headway.experiments.run import ENDING, read_json, versions, without_nan, write_json, write_whole
 from headway.experiments.sweep import Swept, key_of
 
 REQUEST, RUNS, RESULT = "request.json", "runs.jsonl", "sweep.json"
@@ -40,7 +40,7 @@ class SweepFolder:
             raise ValueError(f"{path} is a file; give a folder")
         if (path / REQUEST).exists():
             self._same(asked)
-        elif path.exists() and any(not p.name.endswith(".part") for p in path.iterdir()):
+        elif path.exists() and any(not p.name.endswith(ENDING) for p in path.iterdir()):
             raise ValueError(f"{path} is not empty and holds no sweep; give a new folder")
         else:
             write_json(path / REQUEST, asked)

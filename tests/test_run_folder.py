@@ -7,6 +7,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.experiments.run import MANIFEST, STAGES, RunFolder, read_json, sha256_of, versions, without_nan, write_json, write_whole
+from headway.checkpoints import CheckpointFile
+from headway.experiments.run import (
+    ENDING,
+    MANIFEST,
+    STAGES,
+    RunFolder,
+    place_beside,
+    read_json,
+    sha256_of,
+    versions,
+    without_nan,
+    write_json,
+    write_whole,
+)
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -55,6 +70,38 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         write_whole(file, "something new and longer")
     assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["plant.json"]
+
+
+@pytest.fixture
+def dead() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_a_killed_process_left_beside_a_file_is_cleared_and_what_a_living_one_writes_is_not(tmp_path: Path, dead: int) -> None:
+    file = tmp_path / "plant.json"
+    start = place_beside(file).name.removesuffix(f"{os.getpid()}{ENDING}")
+    living = [f"{start}{os.getppid()}{ENDING}", f"{start}1{ENDING}"]
+    elsewhere = [f".plant.json.another-machine.{dead}{ENDING}", f".other{start}{dead}{ENDING}", f"{start}x{ENDING}", f"{start}{dead}"]
+    left = [f"{start}{dead}{ENDING}", f"{start}{10**30}{ENDING}"]
+    for name in (*living, *elsewhere, *left):
+        (tmp_path / name).write_text("half", encoding="utf-8")
+    write_whole(file, "new")
+    assert sorted(os.listdir(tmp_path)) == sorted(["plant.json", *living, *elsewhere])
+
+
+def test_a_search_that_ends_clears_what_its_killed_forerunner_left(tmp_path: Path, dead: int) -> None:
+    file = tmp_path / ".controller.json.checkpoint"
+    folder = place_beside(file)
+    folder = folder.with_name(folder.name.replace(f".{os.getpid()}.", f".{dead}."))
+    folder.mkdir()  # as an export's is
+    (folder / "guard.json").write_text("{}", encoding="utf-8")
+    CheckpointFile(file).clear()
+    assert not os.listdir(tmp_path)
+    CheckpointFile(tmp_path / "nowhere" / "c").clear()
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from headway.engines.readme import readme, warnings_of
 from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.engines.runtime_prompts import engines_own
 from headway.engines.targets import TARGETS, export_target, refuse_schedule
+from headway.experiments.run import place_beside
 
 
 class Exported(NamedTuple):
@@ -238,7 +239,7 @@ def write_folder(out: str | Path, files: dict[str, str], warnings: tuple[str, ..
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise ValueError(f"{out} is not empty; name a new folder, or write into it with --force")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = folder.parent / f".{folder.name}.{os.getpid()}"
+    staging = place_beside(folder)
     staging.mkdir()
     try:
         for name, text in files.items():
