@@ -10,26 +10,20 @@ import numpy as np
 
 from headway.controllers.loop import drive
 from headway.controllers.simulator import LOG_COLUMNS, Candidate, Draw, draw, simulate
+from headway.experiments.checks import Check, agrees, kept, live_gates, no_worse
 from headway.experiments.predictions import Predictions, paired_predictions
 from headway.experiments.saturation import load_on
 from headway.experiments.statistics import Estimate, gain_interval
 from headway.models.bottleneck import batch_of, blind, resources
 from headway.models.engine import Engine
-from headway.models.goodput import FINISHED, GAP_BINS, GAP_LOW_S, GAP_RATIO, Goodput, Outcome, summarise
+from headway.models.goodput import FINISHED, GAP_BINS, GAP_LOW_S, GAP_RATIO, Outcome, summarise
 from headway.models.identified import IdentifiedPlant
-from headway.models.plant import Batch
 from headway.models.signals import Limits, Target
 from headway.models.stability import Load
 from headway.models.workload import WorkloadSource
 
 FRESH = 100_000
 """Seeds of validation start here: noise and windows that tuning, held-out seeds included, never drew."""
-
-AGREE = 0.10
-"""Predicted attainment and goodput may be off by this share."""
-
-LOADED = 1.3
-"""Steps of a live run may be this much slower or faster than the plant in the median; beyond it is another machine, or a busy one."""
 
 Progress = Callable[[str, float], None]
 
@@ -68,25 +62,6 @@ class Side:
         load = load_on(identified, candidate, source, targets, limits, self.measured)
         spent = resources(identified.plant, batch_of(self.measured[0].log))
         return dataclasses.replace(self, load=load, resources=spent)
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One condition of the verdict.
-
-    Args:
-        name: what is asked.
-        bar: the condition, in words.
-        value: what was found; None where it could not be.
-        ok: whether it holds.
-        unit: of the value, "s", or a word for what was counted; "" where the name says.
-    """
-
-    name: str
-    bar: str
-    value: float | None
-    ok: bool
-    unit: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,37 +273,9 @@ def validate_on_engine(
         (judged[0], judged[1]),
         targets,
         identified,
-        live_gates(sides, identified),
+        live_gates(sides[0].measured, sides[1].measured, identified),
         [f"{runs} paired runs of {cut_s:g} s on the engine's own clock"],
     )
-
-
-def live_gates(sides: tuple[Side, Side], identified: IdentifiedPlant) -> list[Check]:
-    """Whether a live run can say anything: did prompts meet decodes, was the budget felt, was the machine left alone.
-
-    Args:
-        sides: controller and static.
-        identified: the plant, whose residuals say how far quiet steps stray.
-
-    Returns:
-        Gates.
-    """
-    log = np.concatenate([o.log for o in sides[0].measured])
-    both = np.concatenate([o.log for side in sides for o in side.measured])
-    overlap = int(((log[:, 2] > 0) & (log[:, 4] > 0)).sum())
-    bound = float((log[:, 10] == 3).mean()) if len(log) else 0.0
-    expected = np.asarray(identified.plant.step_time_s(Batch(*(both[:, k] for k in (2, 3, 4, 5, 6)))))
-    drift = float(np.median(both[:, 1] / np.maximum(expected, 1e-9)))
-    return [
-        Check("prompts met decodes", "in at least 50 steps", float(overlap), overlap >= 50),
-        Check("the token budget was felt", "binding in at least 1 % of steps", bound, bound >= 0.01),
-        Check(
-            "the engine is the one that was identified",
-            f"steps between {1 / LOADED:.2f} and {LOADED:.2f} times what the plant says, in the median; else other work or another machine",
-            drift,
-            1 / LOADED <= drift <= LOADED,
-        ),
-    ]
 
 
 def verdict(
@@ -356,16 +303,11 @@ def verdict(
     attained = [np.array([summarise([o], targets).attainment for o in side.measured]) for side in sides]
     gain = gain_interval(attained[1], attained[0])
     prediction = [
-        Check(
-            "no worse than the best static setting",
-            "attainment at least its own",
-            measured.attainment - static.attainment,
-            measured.attainment >= static.attainment,
-        ),
-        _agrees("attainment", measured, expected),
-        _agrees("goodput_tps", measured, expected),
+        no_worse(measured, static, gain),
+        agrees("attainment", measured, expected),
+        agrees("goodput_tps", measured, expected),
     ]
-    target = [check for t in targets if t.name in measured.classes for check in _kept(t, measured.classes[t.name])]
+    target = [check for t in targets if t.name in measured.classes for check in kept(t, measured.classes[t.name])]
     fine = all(c.ok for c in (*prediction, *target))
     outcome = "invalid" if not all(g.ok for g in gates) else "met" if fine else "not met"
     held, reached = all(c.ok for c in prediction), all(c.ok for c in target if c.name.startswith("on time"))
@@ -373,26 +315,3 @@ def verdict(
     notes = [*notes, *(f"the controller: {text}" for text in said if text)]
     paired = paired_predictions([o.log for o in sides[0].measured], identified)
     return Validation(engine, outcome, [*target, *prediction], gates, *sides, gain, targets, reached, held, notes, paired)
-
-
-def _kept(target: Target, figures: dict[str, Any]) -> list[Check]:
-    attained, p99 = figures["attainment"], figures["itl_p99_s"]
-    of = "" if target.name == "default" else f", class {target.name}"
-    why = figures["refused"].get("itl_s.p99")
-    bar = f"at most {target.itl_s * 1e3:.4g} ms + 10 %" + (f"; no p99 to hold to it: {why}" if why else "")
-    return [
-        Check(
-            f"on time{of}",
-            f"at least {1 - target.epsilon:.4g} of the tokens owed",
-            attained,
-            attained is not None and attained >= 1 - target.epsilon,
-        ),
-        Check(f"p99 ITL{of}", bar, p99, p99 is None or p99 <= 1.1 * target.itl_s),
-    ]
-
-
-def _agrees(name: str, measured: Goodput, expected: Goodput) -> Check:
-    a, b = float(getattr(measured, name)), float(getattr(expected, name))
-    off = a / b - 1 if b > 0 else float("nan")
-    label = name.removesuffix("_tps")
-    return Check(f"{label} as predicted", f"measured within {AGREE:.0%} of predicted", off if np.isfinite(off) else None, abs(off) <= AGREE)

@@ -13,8 +13,9 @@ import pytest
 from headway.cli import main
 from headway.controllers.simulator import Candidate
 from headway.controllers.static import StaticLaw
+from headway.experiments.checks import live_gates
 from headway.experiments.excite import record_trace
-from headway.experiments.validate import live_gates, validate_on_engine
+from headway.experiments.validate import validate_on_engine
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.identification.trace import Trace
@@ -104,7 +105,7 @@ def test_case_e39_starved_experiment_looks_immune() -> None:
     engine = PlantEngine(TRUTH, LIMITS, np.ones(8), np.ones(8))
     alone = (Candidate(StaticLaw(256.0), _fcfs(1.0)), Candidate(StaticLaw(512.0), _fcfs(1.0)))
     result = validate_on_engine(alone, plant, engine, load("2/s"), targets, requests=60, cut_s=20.0, runs=1)
-    gates = {gate.name: gate for gate in live_gates((result.controller, result.static), plant)}
+    gates = {gate.name: gate for gate in live_gates(result.controller.measured, result.static.measured, plant)}
     assert gates["prompts met decodes"].value == 0
     assert result.outcome == "invalid"
 

@@ -13,9 +13,10 @@ import numpy as np
 
 from headway.engines.vllm.starting import Start
 from headway.engines.vllm.trial import Arm, Run, Trial, as_json, predicted, turns
+from headway.experiments.checks import Check, live_gates
 from headway.experiments.run import read_json, write_json
 from headway.experiments.statistics import mean_interval
-from headway.experiments.validate import Check, Side, Validation, live_gates, verdict
+from headway.experiments.validate import Side, Validation, verdict
 from headway.loads import Load
 from headway.models.goodput import Outcome, summarise
 from headway.models.identified import IdentifiedPlant
@@ -155,7 +156,7 @@ def judged(
     first, second = (sides[arm.name] for arm in arms[:2])
     flat = [run for arm in arms for run in runs[arm.name]]
     simulated = start.device is not None
-    gates = [*live_gates((first, second), identified), *client_gates(flat, targets, alone=not simulated)]
+    gates = [*live_gates(first.measured, second.measured, identified), *client_gates(flat, targets, alone=not simulated)]
     notes = trial_notes(start, arms, runs, seconds)
     result = verdict(f"vllm{'-sim' if simulated else ''}", (first, second), targets, identified, gates, notes)
     compared = [row for arm in arms[:2] for row in comparison(arm.name, sides[arm.name], targets)]
