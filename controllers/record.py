@@ -15,7 +15,7 @@ from headway.controllers.scheduled import at_rest, check_gains
 from headway.controllers.simulator import Candidate
 from headway.models.identified import Hull, finite
 from headway.models.plant import Plant
-from headway.models.signals import Limits, Target
+from headway.models.signals import HABITS, MOST, Limits, Target
 
 SCHEMA = "headway/controller/1"
 
@@ -136,6 +136,7 @@ class ControllerRecord:
             found = data.get("schema") if isinstance(data, dict) else type(data).__name__
             raise ValueError(f"expected schema {SCHEMA!r}, found {found!r}; is this the controller.json of `headway tune`?")
         try:
+            _check_values(data)
             kind = data["law"]["kind"]
             if kind not in CONTROLLERS:
                 raise ValueError(f"unknown law {kind!r}; this version knows {', '.join(CONTROLLERS)}")
@@ -146,21 +147,15 @@ class ControllerRecord:
             if structure not in PLANTS:
                 raise ValueError(f"unknown structure {structure!r}; this version knows {', '.join(PLANTS)}")
             plant = PLANTS[structure].from_coefficients({n: float(c["value"]) for n, c in data["plant"]["coefficients"].items()})
-            hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
+            hull = Hull.from_json(data["hull"])
             fitted = {"plant": plant} if CONTROLLERS[kind].predicts else {}
             law = CONTROLLERS[kind](**fitted, **{n: float(g["value"]) for n, g in data["law"]["gains"].items()})
             plant_file = {k: data["plant"].get(k) for k in ("file", "sha256", "clock") if k in data["plant"]}
             gains = GainSchedule.from_json(data["schedule"]) if "schedule" in data else None
             candidate = Candidate(law, policy, gains)
             record = ControllerRecord(candidate, targets, limits, plant, hull, plant_file, data["workload"], data["tuning"])
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise ValueError(f"controller.json lacks or misstates {error}; write it anew with `headway tune`") from None
-        if (
-            not isinstance(data["workload"], dict)
-            or not isinstance(data["workload"].get("spec"), str)
-            or not isinstance(data["tuning"], dict)
-        ):
-            raise ValueError("controller.json lacks or misstates 'workload' or 'tuning'; write it anew with `headway tune`")
         if not targets:
             raise ValueError("controller.json names no target; write it anew with `headway tune`")
         law.check()
@@ -171,6 +166,64 @@ class ControllerRecord:
         if gains is not None:
             check_gains(law, policy, gains, len(targets))
         return record if record._fits(data) else dataclasses.replace(record, edited=True)
+
+
+def _check_values(data: dict[str, Any]) -> None:
+    """Refuse values of another kind than `to_json` writes, each by its place: they would only fail where they are used."""
+    if not isinstance(data["workload"], dict) or not isinstance(data["workload"].get("spec"), str) or not isinstance(data["tuning"], dict):
+        raise ValueError("controller.json lacks or misstates 'workload' or 'tuning'; write it anew with `headway tune`")
+    try:
+        for name, gain in data["law"]["gains"].items():
+            finite(f"law.gains.{name}.value", gain["value"])
+        for name, coefficient in data["plant"]["coefficients"].items():
+            finite(f"plant.coefficients.{name}.value", coefficient["value"])
+        for name, value in data["engine"].items():
+            if name not in HABITS:
+                finite(f"engine.{name}", value)
+        for number, target in enumerate(data["targets"]):
+            for name, value in target.items():
+                if name not in ("name", "level"):
+                    finite(f"targets[{number}].{name}", value)
+        Hull.from_json(data["hull"])
+        _check_workload(data["workload"])
+        _check_static(data["tuning"])
+    except ValueError as error:
+        raise ValueError(f"{error}; mend controller.json, or write it anew with `headway tune`") from None
+
+
+def _check_workload(workload: dict[str, Any]) -> None:
+    rate, rows = workload.get("rate_rps"), workload.get("rows")
+    if rate is not None and not finite("workload.rate_rps", rate) > 0:
+        raise ValueError(f"workload.rate_rps must be above 0, got {rate:g}")
+    if rows is None:
+        return
+    if not isinstance(rows, list | tuple) or len(rows) != 2:
+        raise ValueError(f"workload.rows must be [first, end] or null, got {rows!r}")
+    for row in rows:
+        if row is not None:
+            _whole("workload.rows", row, 0, MOST)
+
+
+def _check_static(tuning: dict[str, Any]) -> None:
+    """The best static setting, which every measurement is held against."""
+    found: Any = tuning
+    for place, name in (("tuning.best_static", "best_static"), ("tuning.best_static.settings", "settings")):
+        found = found.get(name)
+        if found is None:
+            return
+        if not isinstance(found, dict):
+            raise ValueError(f"{place} must be a mapping of names, got {found!r}")
+    for name, most in (("token_budget", MOST), ("running_limit", 10**6)):
+        if name in found:
+            _whole(f"tuning.best_static.settings.{name}", found[name], 1, most)
+    if found.get("timeout") is not None and not 0 < finite("tuning.best_static.settings.timeout", found["timeout"]) <= 100:
+        raise ValueError(f"tuning.best_static.settings.timeout must be in (0, 100] times the TTFT target, got {found['timeout']:g}")
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> None:
+    number = finite(name, value)
+    if not (number.is_integer() and least <= number <= most):
+        raise ValueError(f"{name} must be a whole number in [{least}, {most:g}], got {number:g}")
 
 
 def policy_json(policy: Policy) -> dict[str, Any]:
@@ -201,7 +254,7 @@ def policy_from(given: dict[str, Any]) -> Policy:
         The policy.
 
     Raises:
-        ValueError: a name that no policy has.
+        ValueError: a name that no policy has, or a value that is no finite number.
     """
     plain: dict[str, Any] = vars(Policy())
     if unknown := [n for n in given if n not in plain]:
@@ -214,8 +267,12 @@ def _read(name: str, found: Any, like: Any) -> Any:
     """A choice, one number, or one for each class, as the field has it; of some either."""
     if isinstance(like, str):
         return str(found)
-    value = found["value"]
-    return tuple(map(float, value)) if isinstance(like, tuple) or (name in EITHER and isinstance(value, list)) else float(value)
+    value, place = found["value"], f"policy.{name}.value"
+    several = isinstance(like, tuple) or (name in EITHER and isinstance(value, list))
+    try:
+        return tuple(finite(place, one) for one in value) if several else finite(place, value)
+    except ValueError as error:
+        raise ValueError(f"controller.json lacks or misstates a number: {error}; write it anew with `headway tune`") from None
 
 
 def _numbers(policy: Policy, units: dict[str, str]) -> dict[str, dict[str, Any]]:

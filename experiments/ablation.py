@@ -72,11 +72,10 @@ class Worth(NamedTuple):
         Returns:
             One line.
         """
-        value, low, high = (100 * x for x in self.attainment)
-        doubt = "" if low > 0 or high < 0 else ": no difference that these workloads show"
+        doubt = "" if self.attainment.low > 0 or self.attainment.high < 0 else ": no difference that these workloads show"
         clean = 100 * self.clean.value
         return (
-            f"{self.part}: {value:+.2f} points of attainment [{low:+.2f}, {high:+.2f}], {clean:+.1f} points of clean requests, "
+            f"{self.part}: {self.attainment.in_percent('points of attainment', 2)}, {clean:+.1f} points of clean requests, "
             f"against {self.instead} ({100 * self.without:.1f} %){doubt}"
         )
 

@@ -125,13 +125,29 @@ def best_static(problem: Problem, draws: list[Draw], timeouts: tuple[float | Non
     looks = draws[: max(LOOKS, len(draws) // LOOKS)]
     if len(timeouts) > 1 and len(looks) < len(draws):
         grid = _looked_at(problem, grid, looks, ledger)
-    scores = ledger.scores(problem, [s.candidate() for s in grid], draws)
+    i, score = bears_most(problem, [s.candidate() for s in grid], draws, ledger)
+    return Trained(grid[i], score)
+
+
+def bears_most(problem: Problem, candidates: list[Candidate], draws: list[Draw], ledger: Ledger) -> tuple[int, np.ndarray]:
+    """The best candidate; of several that tie, the one that bears a heavier load best, then the first.
+
+    Args:
+        problem: what is tuned for; candidates that miss a requirement more than others do are left out.
+        candidates: to choose from.
+        draws: of the training.
+        ledger: what is known already.
+
+    Returns:
+        Its index, and its score as `Problem.scores`, shape (SCORES,).
+    """
+    scores = ledger.scores(problem, candidates, draws)
     least = scores[:, MISSED] <= scores[:, MISSED].min() + 1e-12
     value = np.where(least, scores[:, VALUE], -np.inf)
     tied = np.flatnonzero(value >= value.max() - TIED)
-    heavier = under_more(problem, [grid[i].candidate() for i in tied], draws, ledger)
+    heavier = under_more(problem, [candidates[i] for i in tied], draws, ledger)
     i = int(tied[np.argmax(np.round(heavier, 12))])
-    return Trained(grid[i], scores[i])
+    return i, scores[i]
 
 
 def _looked_at(problem: Problem, grid: list[Static], looks: list[Draw], ledger: Ledger) -> list[Static]:

@@ -21,6 +21,10 @@ from headway.experiments.run import versions, without_nan
 
 SCHEMA = "headway/checkpoint/1"
 
+OTHERS = 3
+"""Other problems at most whose answers are kept beside those of the last: what a killed search had found is not lost to one that asks
+for something else in the same place, and a file does not grow without end."""
+
 
 class Store(Protocol):
     """Where a checkpoint lies: a file, in tests a dictionary. It is written whole or not at all."""
@@ -40,22 +44,26 @@ class Store(Protocol):
         """
 
     def clear(self) -> None:
-        """Take away what lies there, if anything does."""
+        """Take away the answers of the last problem that was put there, if any lie there; those of others stay."""
 
 
 class Ledger:
     """Questions with their answers.
 
     Args:
-        key: of the problem, as from `problem_key`: answers to another one are of no use.
+        key: of the problem, as from `problem_key`: answers to another one are of no use here, and are kept for it.
         store: where they are kept; None keeps nothing.
     """
 
     def __init__(self, key: str = "", store: Store | None = None) -> None:
         """Take over what is known."""
         self.key, self.store = key, store
-        self.known = _answers(store.load(), key) if store is not None else {}
+        held = _held(store.load()) if store is not None else []
+        self.known = next((_answers(one) for one in held if one["problem"] == key), {})
+        self.others = [one for one in held if one["problem"] != key][:OTHERS]
         self.taken = len(self.known)
+        if self.taken and held[0]["problem"] != key:  # it becomes the last one: that is what is cleared in the end
+            self._save()
 
     def answer(self, question: str, work: Callable[[], np.ndarray]) -> np.ndarray:
         """The answer to a question, worked out if it is not known.
@@ -71,7 +79,7 @@ class Ledger:
             return work()
         if question not in self.known:
             self.known[question] = _packed(work())
-            self.store.save({"schema": SCHEMA, "problem": self.key, "answers": self.known})
+            self._save()
         return _unpacked(self.known[question])
 
     def scores(self, problem: Problem, candidates: list[Candidate], draws: list[Draw], stretch: float = 1.0) -> np.ndarray:
@@ -91,6 +99,11 @@ class Ledger:
             return work()
         asked = (repr([(c.law.law, c.law.pack().tolist(), c.policy, c.gains) for c in candidates]), *draw_parts(draws), stretch)
         return self.answer(digest("scores", *asked), work)
+
+    def _save(self) -> None:
+        if self.store is not None:
+            others = {"others": self.others} if self.others else {}
+            self.store.save({"schema": SCHEMA, "problem": self.key, "answers": self.known, **others})
 
     def close(self) -> None:
         """The search has ended: nothing is left to go on with."""
@@ -148,16 +161,27 @@ def digest(*parts: Any) -> str:
     return found.hexdigest()
 
 
-def _answers(content: Any, key: str) -> dict[str, Any]:
-    """Those of the same problem, as far as they can be read."""
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA or content.get("problem") != key:
-        return {}
+def _held(content: Any) -> list[dict[str, Any]]:
+    """Problem and answers of every problem that a checkpoint holds, the last one first; what is no checkpoint holds none."""
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        return []
+    others = content.get("others")
+    all_of = [content, *(others if isinstance(others, list) else [])]
+    return [
+        {"problem": one["problem"], "answers": one["answers"]}
+        for one in all_of
+        if isinstance(one, dict) and isinstance(one.get("problem"), str) and isinstance(one.get("answers"), dict)
+    ]
+
+
+def _answers(one: dict[str, Any]) -> dict[str, Any]:
+    """Those of one problem; none if they cannot be read."""
     try:
-        for packed in content["answers"].values():
+        for packed in one["answers"].values():
             _unpacked(packed)
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
-    return dict(content["answers"])
+    return dict(one["answers"])
 
 
 def _packed(values: np.ndarray) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from headway.controllers.simulator import Candidate, Draw
 from headway.experiments.outcomes import outcomes_of
-from headway.models.goodput import ABANDONED, CANCELLED, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome
+from headway.models.goodput import ABANDONED, CANCELLED, GAP_BINS, GAP_LOW_S, GAP_RATIO, REJECTED, Outcome, summarise
 from headway.models.identified import IdentifiedPlant
 from headway.models.measures import CLEAN, ON_TIME, OWED, SHED
 from headway.models.signals import Limits, Target
@@ -48,6 +48,11 @@ class Requirement(NamedTuple):
     def floor(self) -> bool:
         """Whether the bound is the least that is allowed, not the most."""
         return self.name in FLOORS or self.name in (CLASS, TERCILE)
+
+    @property
+    def side(self) -> str:
+        """On which side of the bound a figure has to be: at "least" or at "most" so much."""
+        return "least" if self.floor else "most"
 
     @property
     def label(self) -> str:
@@ -110,7 +115,38 @@ class Requirement(NamedTuple):
             value, bound = shown(found) if np.isfinite(found) else "of nobody served", shown(self.bound)
         else:
             value, bound = (f"{100 * x:.1f} %" for x in (found, self.bound))
-        return f"{self.label} {value}, at {'least' if self.floor else 'most'} {bound}"
+        return f"{self.label} {value}, at {self.side} {bound}"
+
+
+def asked_again(kept: list[dict[str, Any]]) -> tuple[Requirement, ...]:
+    """Requirements from what a tuning wrote of them.
+
+    Args:
+        kept: as from `kept_json`.
+
+    Returns:
+        The requirements.
+
+    Example:
+        >>> asked_again([{"name": "shed", "bound": 0.02}, {"name": "class.chat", "bound": 0.95}])[1].label
+        'class.chat'
+    """
+    return tuple(Requirement(row["name"].partition(".")[0], float(row["bound"]), row["name"].partition(".")[2]) for row in kept)
+
+
+def found_in(require: tuple[Requirement, ...], outcomes: list[Outcome], targets: tuple[Target, ...]) -> dict[Requirement, float]:
+    """What runs made of each requirement, all of them taken as one.
+
+    Args:
+        require: what is asked.
+        outcomes: of the runs.
+        targets: one per class.
+
+    Returns:
+        Figure by requirement; NaN where nothing can be said.
+    """
+    clean = summarise(outcomes, targets).request_attainment if any(r.name == "clean" for r in require) else float("nan")
+    return {r: clean if r.name == "clean" else _of_outcomes(r, outcomes, targets) for r in require}
 
 
 def seen_of(
@@ -172,7 +208,7 @@ def kept_json(require: tuple[Requirement, ...], found: dict[Requirement, float])
     return [
         {
             "name": r.label,
-            "at": "least" if r.floor else "most",
+            "at": r.side,
             "bound": r.bound,
             "value": found[r],
             "kept": r.missed(found[r]) == 0,
@@ -197,7 +233,7 @@ def _of_outcomes(requirement: Requirement, outcomes: list[Outcome], targets: tup
     if requirement.name == "itl_p99":
         p99_s = _gap_p99_s(outcomes, targets, c)
         return _nobody(outcomes, c) if np.isnan(p99_s) else p99_s
-    if requirement.name == CLASS:
+    if requirement.name in (CLASS, "attainment"):
         return _attained(outcomes, c)
     if requirement.name == TERCILE:
         return float(attained_by_tercile(outcomes)[TERCILES.index(requirement.of)])

@@ -14,12 +14,16 @@ from headway.models.identified import IdentifiedPlant
 from headway.models.measures import ATTAINMENT, CLEAN, GOODPUT_TPS, ITL_P99_S, SHED
 from headway.models.plant import Batch
 from headway.models.signals import Target
+from headway.models.stability import queue_verdict
 
 CLEANER = 0.01
 """Share of clean requests by which a controller has to be ahead for that to be said."""
 
 STUTTER = 1.2
 """p99 ITL as a multiple of the target from which on it is said."""
+
+TTFTS = 10.0
+"""A run that is to feel its own queue lasts this many times the longest TTFT target, and twice as long as one that could not say."""
 
 NEAR = 0.01
 """Among candidates within this of the best attainment, the one with the most clean requests is taken; further apart is worse."""
@@ -89,7 +93,7 @@ def rivals(sides: list[Side], measure: int) -> list[str]:
         said.append(
             f"the static setting chosen in training is not the best of its grid on the held-out seeds: "
             f"{best_there['token_budget']} tokens, {best_there['running_limit']} requests attain {100 * hindsight.mean():.1f} %; "
-            f"the gain over that is {100 * gain.value:+.1f} % [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+            f"the gain over that is {gain.in_percent('%')}"
         )
     return said
 
@@ -118,6 +122,29 @@ def stutters(tuned: Side, untuned: Side, targets: tuple[Target, ...]) -> list[st
             text += f"--require 'itl_p99<={1e3 * target.itl_s:.3g}ms'"
         said.append(text)
     return said
+
+
+def outgrown(outcomes: list[Outcome], targets: tuple[Target, ...]) -> list[str]:
+    """That the controller's queue grows all through its runs: then what it attains is what a run of that length does, and no more.
+
+    Args:
+        outcomes: its held-out runs.
+        targets: one per class.
+
+    Returns:
+        One sentence with the requests that would show it, or none.
+    """
+    if queue_verdict(outcomes) != "unstable":
+        return []
+    slowest = max(targets, key=lambda t: t.ttft_s)
+    spans_s = [float(o.arrival_s.max() - o.arrival_s.min()) for o in outcomes]
+    span_s, many = float(np.median(spans_s)), float(np.median([len(o.arrival_s) for o in outcomes]))
+    wanted = many * max(2.0, TTFTS * slowest.ttft_s / max(span_s, 1e-9))
+    rounded = int(np.ceil(wanted / 100) * 100)
+    return [
+        f"the controller's queue grows for as long as its runs of {span_s:.3g} s last, so a longer run attains less: "
+        f"--requests {rounded} shows how much"
+    ]
 
 
 def _clean(side: Side) -> str:

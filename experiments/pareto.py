@@ -127,10 +127,9 @@ class Front:
         said = f"the controller trades over {many} settings from {first} to {last}" if many > 1 else f"one setting is best on both: {first}"
         if self.ahead is None:
             return f"{said}. None of it kept gaps as well in training as the best balanced static setting"
-        points = lambda e: f"{100 * e.value:+.1f} points [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"  # noqa: E731
         return (
             f"{said}. Beside the best balanced static setting, gaps kept no worse in training, first tokens in time are "
-            f"{points(self.ahead.ttft)} and tokens {points(self.ahead.itl)}"
+            f"{self.ahead.ttft.in_percent()} and tokens {self.ahead.itl.in_percent()}"
         )
 
     def to_json(self) -> dict[str, Any]:

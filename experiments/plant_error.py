@@ -78,16 +78,13 @@ class PlantError:
             One sentence.
         """
         at = lambda error: next(r.lead for r in self.rows if r.part == "all" and r.error == error)  # noqa: E731
-        points = lambda e: f"{100 * e.value:+.1f} points [{100 * e.low:+.1f}, {100 * e.high:+.1f}]"  # noqa: E731
         if self.holds_to is None:
-            return f"on the plant as fitted the controller has no lead over {self.rival} to hold: {points(at(0.0))}"
+            return f"on the plant as fitted the controller has no lead over {self.rival} to hold: {at(0.0).in_percent()}"
         drawn = "" if math.isnan(self.drawn_held) else f"; on {self.drawn_held:.0%} of the plants drawn from the fit's intervals it leads"
         if self.lost_at is None:
             return f"the controller holds its lead over {self.rival} at every error tried, steps {SLOWER[-1]:.0%} slower than fitted included{drawn}"
         until = f"until steps are {self.holds_to:.0%} slower than fitted" if self.holds_to > 0 else "only as long as steps are as fitted"
-        return (
-            f"the controller holds its lead over {self.rival} {until}; at {self.lost_at:.0%} slower it is {points(at(self.lost_at))}{drawn}"
-        )
+        return f"the controller holds its lead over {self.rival} {until}; at {self.lost_at:.0%} slower it is {at(self.lost_at).in_percent()}{drawn}"
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values.

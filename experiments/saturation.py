@@ -1,4 +1,4 @@
-"""How much of the engine a load takes: the same law and policy with everybody waiting, and what the plant's interval makes of it."""
+"""How much of the engine a load takes: the same law with everybody waiting, what runs carried, and what the plant's interval says."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from headway.controllers.simulator import Candidate, draw, simulate
+from headway.controllers.simulator import Candidate, Draw, draw, simulate
 from headway.models.bottleneck import batch_of, resources
-from headway.models.goodput import FINISHED, Outcome, summarise
+from headway.models.goodput import FINISHED, REJECTED, Outcome, summarise
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target
 from headway.models.stability import Load, agreed, flooded_rps, load_of, load_verdict, plant_interval
@@ -19,17 +19,17 @@ from headway.models.workload import WorkloadSource
 FLOOD = 1e-3
 """Arrivals are drawn together to this part of their time: everybody waits from the first steps on."""
 
-REQUESTS = 1024
-"""Requests of the flood, at least: many times what runs at once on most engines."""
+REQUESTS = 8192
+"""Requests of the flood: many times what runs at once, and so many that whom it drew says little."""
 
 ROUNDS = 3
 """Requests of the flood for each that runs at once: with fewer it only fills the engine and drains it again."""
 
+BEYOND = 1e-6
+"""Share by which capacity lies above a rate that runs carried, and below one at which their backlog grew: load 1 is neither."""
+
 STEPS = 4000
 """Steps recorded, over which the plant's interval is taken."""
-
-MOST_REQUESTS = 8192
-"""Requests of the flood, at most."""
 
 
 def load_on(
@@ -44,10 +44,13 @@ def load_on(
 ) -> Load | None:
     """Verdict on the load of runs, with the interval that the plant's intervals imply.
 
-    capacity: requests per second that the same law and policy end, nobody shed, when everybody has arrived; rho = rate / capacity
+    capacity: requests per second that the same law ends in order of arrival, nobody shed, when everybody has arrived, and
+    no less than what the runs served without a growing backlog; rho = rate / capacity
 
-    One more simulation, whose own chance in whom it drew is part of the interval. Its ends are not simulated: an engine
-    whose steps all take a share longer serves that share less, whoever it chooses.
+    One more simulation, whose own chance in whom it drew is part of the interval. It serves in order of arrival because in the
+    long run a load is carried only if all of it is. By slack the longest prompts of a crowd that came at once go first: the
+    requests that end in any part of such a flood are not those that arrive, and its rate is theirs. Shedding is off for the
+    same reason. Its ends are not simulated: an engine whose steps all take a share longer serves that share less.
 
     Args:
         identified: the plant.
@@ -61,20 +64,58 @@ def load_on(
     Returns:
         Load; None where arrivals wait for answers, so that no queue can grow for good, or too few requests end to say.
     """
-    wanted = int(min(max(REQUESTS, (ROUNDS + 1) * limits.max_seqs), MOST_REQUESTS))
-    drawn = draw(source, identified, seed, wanted, heldout=True)
+    drawn = draw(source, identified, seed, REQUESTS, heldout=True)
     if drawn.workload.after is not None and (drawn.workload.after >= 0).any():
         return None
-    arrival_s = FLOOD * (drawn.workload.arrival_s - drawn.workload.arrival_s[0])
-    crowd = dataclasses.replace(drawn.workload, arrival_s=arrival_s, patience_s=None, cancel_s=None)
-    patient = candidate._replace(policy=dataclasses.replace(candidate.policy, triage="none"))
-    flooded = simulate(identified, patient, drawn._replace(workload=crowd), targets, limits, record_steps=STEPS)
+    flooded = flood(identified, candidate, drawn, targets, limits)
     (capacity_rps, drawn_half), arriving_rps = flooded_rps(flooded), rate_of(outcomes)
     crowded = (flooded.status == FINISHED).sum() >= ROUNDS * flooded.largest[0]
     if not (crowded and np.isfinite(capacity_rps) and np.isfinite(arriving_rps)):
         return None
-    slower, faster = (min(math.hypot(end, drawn_half), 0.99) for end in plant_interval(identified, batch_of(flooded.log)))
-    return load_of(arriving_rps, capacity_rps, slower, faster, agreed([load_verdict(o) for o in outcomes]))
+    seen = agreed([load_verdict(o) for o in outcomes])
+    carried_rps = (1 + BEYOND) * arriving_rps * served_share(outcomes) if seen == "stable" else 0.0
+    capacity_rps = max(capacity_rps, carried_rps)
+    # what the runs showed the flood's chance does not undo: a load that was carried, or that was too much
+    late = min(drawn_half, capacity_rps / carried_rps - 1) if carried_rps > 0 else drawn_half
+    over = 1 - (1 + BEYOND) * capacity_rps / arriving_rps
+    early = min(drawn_half, over) if seen == "unstable" and over > 0 else drawn_half
+    slower, faster = plant_interval(identified, batch_of(flooded.log))
+    slower, faster = math.hypot(slower, late), min(math.hypot(faster, early), 0.99)
+    return load_of(arriving_rps, capacity_rps, slower, faster, seen)
+
+
+def flood(identified: IdentifiedPlant, candidate: Candidate, drawn: Draw, targets: tuple[Target, ...], limits: Limits) -> Outcome:
+    """A run in which all requests arrive at once, nearly, and are served in that order; nobody is shed, or leaves.
+
+    Args:
+        identified: the plant.
+        candidate: law and policy; what else the policy says than order and triage stays, as do its limits.
+        drawn: requests and noise.
+        targets: one per class.
+        limits: of the engine.
+
+    Returns:
+        Outcome, with its first steps recorded.
+    """
+    arrival_s = FLOOD * (drawn.workload.arrival_s - drawn.workload.arrival_s[0])
+    crowd = dataclasses.replace(drawn.workload, arrival_s=arrival_s, patience_s=None, cancel_s=None)
+    # deadlines equally far off are the order of arrival for whatever needs a key: phases, strides, shares
+    order = "fcfs" if candidate.policy.order == "fcfs" else "edf"
+    policy = dataclasses.replace(candidate.policy, order=order, triage="none", priority_s=(), memory_price_s=0.0)
+    alike = tuple(dataclasses.replace(target, ttft_s=targets[0].ttft_s) for target in targets)
+    return simulate(identified, candidate._replace(policy=policy), drawn._replace(workload=crowd), alike, limits, record_steps=STEPS)
+
+
+def served_share(outcomes: list[Outcome]) -> float:
+    """Requests that were not shed, failed or left by a client who had waited too long, as a share of all.
+
+    Args:
+        outcomes: at least one.
+
+    Returns:
+        In [0, 1].
+    """
+    return 1.0 - sum(int((o.status >= REJECTED).sum()) for o in outcomes) / max(sum(len(o.status) for o in outcomes), 1)
 
 
 def figures_of(

@@ -35,6 +35,24 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def in_percent(self, unit: str = "points", digits: int = 1) -> str:
+        """A share for people, a hundredth as one; what is rounded to zero has no minus.
+
+        Args:
+            unit: of a hundredth: "points" of a difference of shares, "%" of a relative change.
+            digits: after the point.
+
+        Returns:
+            The text.
+
+        Example:
+            >>> Estimate(0.0123, -0.0001, 0.02).in_percent()
+            '+1.2 points [0.0, +2.0]'
+        """
+        near = [round(100 * x, digits) for x in self]
+        value, low, high = (f"{x:+.{digits}f}" if x else f"{0:.{digits}f}" for x in near)
+        return f"{value} {unit} [{low}, {high}]"
+
 
 def mean_interval(values: np.ndarray, seed: int = 0) -> Estimate:
     """Mean over seeds, with a bootstrap interval over them.

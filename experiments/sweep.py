@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.controllers.simulator import Candidate, evaluate
-from headway.experiments.baseline import EARLY, Static, best, static_grid
+from headway.controllers.simulator import Candidate
+from headway.experiments.baseline import EARLY, Static, best_static, static_grid
+from headway.experiments.checkpoint import Ledger
 from headway.experiments.pareto import BLOCK, KINDS, Front, Tried, front_of, tried_on
 from headway.experiments.problem import Effort, Problem
 from headway.experiments.promises import COLUMNS, NAMES, Runs
@@ -250,9 +251,7 @@ def _judged(
     column = OBJECTIVES[problem.objective]
     trained = runs[..., column].mean(axis=1)
     order = np.lexsort([-runs[..., GOODPUT_TPS].mean(axis=1), -np.round(trained, 12)])[:SHOWN]
-    grid = static_grid(problem.limits)
-    settings = [s.candidate() for s in grid]
-    static = grid[best(grid, evaluate(problem.identified, settings, train, problem.targets, problem.limits), column)]
+    static = best_static(problem, train, (None,), Ledger()).setting
     job = Runs(problem.identified, heldout, problem.targets, problem.limits)
     rows = job([static.candidate(), *(candidate_at(space, points[i]) for i in order)])
     ranked = [

@@ -14,14 +14,14 @@ import numpy as np
 
 from headway.controllers.policy import Policy
 from headway.controllers.pools import Pools, noise_of, rows_of, simulate_pools
-from headway.controllers.simulator import Candidate, Draw, draw, evaluate
+from headway.controllers.simulator import Candidate, Draw, draw
 from headway.controllers.static import StaticLaw
-from headway.experiments.baseline import Static, best, static_grid
+from headway.experiments.baseline import HEAVIER, TIED, Static, bears_most, best_static, static_grid
+from headway.experiments.checkpoint import Ledger
 from headway.experiments.contest import hull_warnings
 from headway.experiments.statistics import Estimate, mean_interval
 from headway.experiments.tune import Effort, Problem
 from headway.models.goodput import Goodput, Outcome, summarise
-from headway.models.measures import ATTAINMENT
 from headway.models.workload import Workload
 
 Progress = Callable[[str, float], None]
@@ -230,8 +230,13 @@ def _trained(problem: Problem, pools: Pools, setting: Setting, draws: list[Draw]
 
 
 def _best_of(problem: Problem, pools: Pools, settings: list[Setting], draws: list[Draw]) -> Setting:
-    """The first of those that did best in training."""
-    return settings[int(np.argmax(np.round([_trained(problem, pools, s, draws) for s in settings], 12)))]
+    """The one that did best in training; of several that tie, the one that bears a heavier load best, then the first."""
+    attained = np.array([_trained(problem, pools, s, draws) for s in settings])
+    tied = np.flatnonzero(attained >= attained.max() - TIED)
+    if len(tied) > 1:
+        heavier = [d._replace(workload=dataclasses.replace(d.workload, arrival_s=d.workload.arrival_s / HEAVIER)) for d in draws]
+        tied = tied[[int(np.argmax(np.round([_trained(problem, pools, settings[i], heavier) for i in tied], 12)))]]
+    return settings[int(tied[0])]
 
 
 def _budgets(problem: Problem) -> list[float]:
@@ -240,12 +245,11 @@ def _budgets(problem: Problem) -> list[float]:
 
 def _mixed_settings(problem: Problem, pools: Pools, base: Candidate, draws: list[Draw]) -> list[Setting]:
     """The candidate, its policy under the best static budget, and the best stock setting; the grid meets what the first replica gets."""
-    grid = static_grid(problem.limits)
     budgets = [_under(base.policy, b) for b in _budgets(problem)]
     shares = _of_equal_length([Draw(rows_of(d.workload, _share(d.workload, pools.prefill)), *noise_of(d, 0)) for d in draws])
-    measures = evaluate(problem.identified, [*(s.candidate() for s in grid), *budgets], shares, problem.targets, problem.limits)
-    stock = grid[best(grid, measures, ATTAINMENT)]
-    ordered = budgets[int(np.argmax(np.round(measures[len(grid) :, :, ATTAINMENT].mean(axis=1), 12)))]
+    plain = dataclasses.replace(problem, objective="attainment", require=(), robust=None)
+    stock = best_static(plain, shares, (None,), Ledger()).setting
+    ordered = budgets[bears_most(plain, budgets, shares, Ledger())[0]]
     return [
         Setting("controller", base, None, {"law": type(base.law).law}),
         Setting("policy", ordered, None, {"token_budget": float(ordered.law.token_budget)}),  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,7 +17,7 @@ from headway.experiments.baseline import TIMEOUTS, Static, best_static
 from headway.experiments.beginnings import beginnings, taught
 from headway.experiments.checkpoint import Ledger, Store, problem_key
 from headway.experiments.choice import chosen, dead_notes
-from headway.experiments.contest import NEAR, Side, hull_warnings, rivals, stutters
+from headway.experiments.contest import NEAR, Side, hull_warnings, outgrown, rivals, stutters
 from headway.experiments.judgement import contest, d_rate, gains, heldout_draws, requirements_json, robust_json
 from headway.experiments.problem import OBJECTIVES, Effort, Problem
 from headway.experiments.search import search
@@ -190,7 +190,14 @@ def _judge(
         gain_early,
         "better" if gain.low > 0 else "no better",
         made.capacity_rps,
-        [*broken, *stutters(tuned, default, problem.targets), *rivalry, *notes, *hull_warnings(problem.identified, made.outcomes)],
+        [
+            *broken,
+            *outgrown(made.outcomes, problem.targets),
+            *stutters(tuned, default, problem.targets),
+            *rivalry,
+            *notes,
+            *hull_warnings(problem.identified, made.outcomes),
+        ],
         0,
         problem,
         effort,

@@ -39,8 +39,17 @@ class CheckpointFile:
         write_json(self.path, content)
 
     def clear(self) -> None:
-        """Take the file away, if it is there, and what a process that was killed while it saved left beside it."""
-        self.path.unlink(missing_ok=True)
+        """Take away what the last problem left, and what a process that was killed while it saved left beside the file.
+
+        The file goes with it, unless it holds answers of other problems: those stay, for the searches that were killed.
+        """
+        content = self.load()
+        others = content.get("others") if isinstance(content, dict) else None
+        if isinstance(others, list) and others and isinstance(others[0], dict):
+            left = {"others": others[1:]} if others[1:] else {}
+            self.save({"schema": content.get("schema"), **others[0], **left})
+        else:
+            self.path.unlink(missing_ok=True)
         clear_beside(self.path)
 
 

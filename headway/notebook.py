@@ -19,7 +19,7 @@ from headway.experiments.run import STAGES, read_json, without_nan
 from headway.experiments.tune import Effort
 from headway.loads import Load, open_load, read_controller, read_plant, with_limits
 from headway.models.identified import IdentifiedPlant
-from headway.notebook_options import EngineLimits, Source, epsilon_of, limits_of, rate_of
+from headway.notebook_options import EngineLimits, Source, count_of, effort_of, epsilon_of, file_of, limits_of, rate_of, words_of
 from headway.notebook_results import FittedPlant, Told, TunedController, listed
 from headway.pipeline import fit_stage, simulate_stage, tune_stage
 from headway.policies import parse_policy
@@ -62,9 +62,15 @@ def fit(
     """
     if not traces:
         raise ValueError('fit needs a trace; write for example headway.fit("steps.csv")')
+    files = [Path(file_of(one, "trace files, one by one", 'headway.fit("steps.csv", "more.csv")')) for one in traces]
+    count_of("tp", tp)
+    count_of("seed", seed, least=0)
+    words_of('format="auto", blocks="even"', format=format, blocks=blocks, structure=structure, llm=llm, device=device)
+    if where is not None and not isinstance(where, Mapping):
+        raise ValueError(f'where must be a mapping by column, got {where!r}; write for example where={{"source": "w0"}}')
     with progress_bar() as bar:
         identified, trace = fit_stage(
-            [Path(one) for one in traces],
+            files,
             None,
             format=format,
             blocks=blocks,
@@ -114,7 +120,12 @@ def simulate(
 
     Returns:
         What became of the promise.
+
+    Raises:
+        ValueError: something given that cannot be understood, or that cannot be.
     """
+    _checked(workload, target, requests, seed, policy=policy, rows=rows)
+    count_of("runs", runs)
     load = open_load(str(workload), str(target), rate_rps=rate_of(rate), rows=rows_given(rows), epsilon=epsilon_of(epsilon))
     chosen = controller if isinstance(controller, TunedController | None) else open_controller(controller)
     return simulated(plant_of(plant), load, chosen, policy=policy, requests=requests, runs=runs, seed=seed, **limits)
@@ -167,10 +178,12 @@ def tune(
     Raises:
         ValueError: something given that cannot be understood, or that cannot be.
     """
+    _checked(workload, target, requests, seed, free=free, policy=policy, require=require, robust=robust, analyse=analyse, rows=rows)
+    changed = effort_of(effort, vars(Effort()))
     own = plant_of(plant)
     load = open_load(str(workload), str(target), rate_rps=rate_of(rate), rows=rows_given(rows), epsilon=epsilon_of(epsilon))
     bounds = with_limits(own.identified.limits, limits_of(**limits))
-    spent: dict[str, Any] = {"requests": load.requests(requests), "seed": seed, "heldout_most": HELDOUT_MOST, **(effort or {})}
+    spent: dict[str, Any] = {"requests": load.requests(requests), "seed": seed, "heldout_most": HELDOUT_MOST, **changed}
     with tempfile.TemporaryDirectory() as folder, progress_bar() as bar:
         _, record = tune_stage(
             own.save(Path(folder) / STAGES["fit"]),  # the record holds this file's name and hash, as `save` writes it again
@@ -198,7 +211,11 @@ def open_plant(path: Source) -> FittedPlant:
 
     Returns:
         The plant, without its trace.
+
+    Raises:
+        ValueError: no file of a plant.
     """
+    path = file_of(path, "a plant, or its plant.json", 'headway.open_plant("plant.json")')
     return FittedPlant(read_plant(Path(path)), read_json(Path(path)))
 
 
@@ -211,7 +228,11 @@ def open_controller(path: Source, plant: FittedPlant | Source | None = None) -> 
 
     Returns:
         The controller.
+
+    Raises:
+        ValueError: no file of a controller, or none of its plant.
     """
+    path = file_of(path, "a controller, or its controller.json", 'headway.open_controller("controller.json")')
     record = read_controller(Path(path))
     beside = Path(path).parent / str(record.plant_file.get("file") or STAGES["fit"])
     return TunedController(record, plant_of(beside if plant is None else plant))
@@ -242,7 +263,14 @@ def simulated(
 
     Returns:
         What became of the promise.
+
+    Raises:
+        ValueError: something given that cannot be understood, or that cannot be.
     """
+    count_of("runs", runs)
+    count_of("requests", requests)
+    count_of("seed", seed, least=0)
+    words_of('policy="order=edf"', policy=policy)
     from headway.report.tables import side_table
     from headway.report.tails import side_notes
 
@@ -266,3 +294,21 @@ def plant_of(given: FittedPlant | Source) -> FittedPlant:
         The plant.
     """
     return given if isinstance(given, FittedPlant) else open_plant(given)
+
+
+def _checked(workload: Any, target: Any, requests: Any, seed: Any, **texts: Any) -> None:
+    """Refuse what no load can be made of, and what is no text, before anything is read."""
+    file_of(workload, "a workload, a file or a recipe", '"poisson:rate=5/s,prompt=600,output=200"')
+    file_of(target, "a target, text or a TOML file", '"ttft=1s,itl=25ms"')
+    count_of("requests", requests)
+    count_of("seed", seed, least=0)
+    examples = {
+        "free": 'free="chunk_tokens"',
+        "policy": 'policy="order=edf"',
+        "require": 'require="shed<=2%"',
+        "robust": 'robust="mean"',
+        "analyse": 'analyse="knee"',
+        "rows": 'rows="0:5000"',
+    }
+    for name, value in texts.items():
+        words_of(examples[name], **{name: value})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from headway.cli.options import epsilon_given, limits_given, rate_given
+from headway.models.arrivals import MOST_REQUESTS
 
 Source = str | os.PathLike[str]
 """A file, or text that the command line takes in its place."""
@@ -31,6 +34,108 @@ def text_of(given: Source | None) -> str | None:
         The text; None likewise.
     """
     return None if given is None else str(given)
+
+
+def file_of(given: Any, what: str, example: str) -> Source:
+    """A file, or text in its place.
+
+    Args:
+        given: as it was given.
+        what: is expected, for the message.
+        example: of a right call.
+
+    Returns:
+        The same.
+
+    Raises:
+        ValueError: neither text nor a path.
+
+    Example:
+        >>> file_of([], "a trace file", 'headway.fit("steps.csv")')
+        Traceback (most recent call last):
+        ValueError: expected a trace file, got []; write for example headway.fit("steps.csv")
+    """
+    if not isinstance(given, str | os.PathLike) or not str(given).strip():
+        raise ValueError(f"expected {what}, got {_shown(given)}; write for example {example}")
+    return given
+
+
+def count_of(name: str, given: Any, *, least: int = 1, most: int = MOST_REQUESTS) -> int | None:
+    """A number of things.
+
+    Args:
+        name: of the option.
+        given: a whole number, of NumPy as well; None where it was not given.
+        least: smallest allowed.
+        most: largest allowed.
+
+    Returns:
+        The number; None likewise.
+
+    Raises:
+        ValueError: no whole number, or one out of range.
+
+    Example:
+        >>> count_of("runs", 0)
+        Traceback (most recent call last):
+        ValueError: runs must be a whole number in [1, 10000000], got 0
+    """
+    if given is None:
+        return None
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = least - 1
+    if isinstance(given, bool) or not least <= number <= most:
+        raise ValueError(f"{name} must be a whole number in [{least}, {most}], got {_shown(given)}")
+    return number
+
+
+def words_of(example: str, **given: Any) -> None:
+    """Refuse what is no text where the command line has text.
+
+    Args:
+        example: of a right one, by name.
+        **given: by name of the option; None where it was not given.
+
+    Raises:
+        ValueError: one that is no text.
+    """
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"{name} must be text, as the command line takes it, got {_shown(value)}; write for example {example}")
+
+
+def effort_of(given: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """How much is to be spent otherwise.
+
+    Args:
+        given: by field; None where it was not given.
+        known: default by field.
+
+    Returns:
+        The same; empty likewise.
+
+    Raises:
+        ValueError: no mapping, a field that is unknown, or a value of another kind than its default.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f'effort must be a mapping by field, got {_shown(given)}; write for example effort={{"starts": 1}}')
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"effort has no {name!r}; known: {', '.join(known)}")
+        if isinstance(known[name], int):
+            count_of(f"effort {name}", value, least=0)
+        elif isinstance(known[name], float) and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1):
+            raise ValueError(f"effort {name} must be a number in [0, 1], got {_shown(value)}")
+    return dict(given)
+
+
+def _shown(given: Any) -> str:
+    text = " ".join(repr(given).split())
+    return text if len(text) <= 60 else f"{text[:56]} ..."
 
 
 def rate_of(given: str | float | None) -> float | None:
@@ -80,6 +185,10 @@ def limits_of(
 
     Returns:
         Those that were given, by field of `Limits`.
+
+    Raises:
+        ValueError: one that is no size, or no number above zero.
     """
+    block, max_seqs = count_of("block", block), count_of("max_seqs", max_seqs)
     sizes = [None if size is None else str(size) for size in (kv_tokens, max_len, max_tokens)]
     return limits_given(sizes[0], block, max_seqs, sizes[1], sizes[2])

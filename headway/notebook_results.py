@@ -16,7 +16,7 @@ from headway.experiments.run import STAGES, read_json, without_nan, write_json
 from headway.identification.trace import Trace
 from headway.loads import load_of, with_limits
 from headway.models.identified import IdentifiedPlant
-from headway.notebook_options import EngineLimits, Source, limits_of, rate_of, text_of
+from headway.notebook_options import EngineLimits, Source, count_of, limits_of, rate_of, text_of, words_of
 from headway.pipeline import export_stage, validate_stage
 from headway.units import duration_s
 
@@ -235,9 +235,15 @@ class TunedController:
 
         Returns:
             The verdict; `data["outcome"]` is "met" where target and prediction held.
+
+        Raises:
+            ValueError: something given that cannot be understood, or that cannot be.
         """
         from headway.notebook import plant_of
 
+        count_of("requests", requests)
+        count_of("runs", runs)
+        words_of('length="20s"', length=length)
         load = load_of(self.record, workload=text_of(workload), rate_rps=rate_of(rate), target=text_of(target))
         bounds = with_limits(self.record.limits, limits_of(**limits))
         with tempfile.TemporaryDirectory() as folder, progress_bar() as bar:

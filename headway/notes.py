@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 GRAVITY: tuple[tuple[str, ...], ...] = (
     ("may not ship", "impossible:", "terms explain nothing", "is step_time_s", "no held-out error"),
-    ("ms are promised", "no candidate that attains", "without that it would be"),
+    ("ms are promised", "a longer run attains less", "no candidate that attains", "without that it would be"),
     (
         "extrapolation",
         "beyond the sizes measured",

@@ -17,7 +17,7 @@ from headway.controllers.static import StaticLaw
 from headway.experiments.baseline import Static
 from headway.experiments.beside import Beside
 from headway.experiments.certificate import certify
-from headway.experiments.constraints import Requirement
+from headway.experiments.constraints import Requirement, asked_again
 from headway.experiments.contest import hull_warnings
 from headway.experiments.gain_forms import check_kind
 from headway.experiments.load import load_curve
@@ -25,7 +25,7 @@ from headway.experiments.robust import Robust
 from headway.experiments.run import sha256_of, write_json, write_whole
 from headway.experiments.saturation import figures_of
 from headway.experiments.tune import Effort, Problem, Tuned, tune
-from headway.experiments.validate import Validation, validate_on_engine, validate_on_plant
+from headway.experiments.validate import Validation, requiring, validate_on_engine, validate_on_plant
 from headway.identification.fit import AUTO, fit
 from headway.identification.hardware.points import Hardware
 from headway.identification.readers import read_trace
@@ -240,7 +240,8 @@ def tune_stage(
     )
     if out is not None:
         write_json(out, record.to_json())
-        for file in (checkpoint_of(out), training_of(out), looks_of(out)):
+        opened = (training_of(out),) if schedule is not None else ()
+        for file in (checkpoint_of(out), looks_of(out), *opened):
             CheckpointFile(file).clear()
     return tuned, record
 
@@ -341,6 +342,7 @@ def validate_stage(
         result = validate_on_engine(
             contenders, own, engine, load.source, load.targets, requests=requests, cut_s=cut_s, runs=runs, progress=progress
         )
+    result = requiring(result, asked_again(record.tuning.get("required") or []))
     result = dataclasses.replace(result, notes=[*result.notes, *notes, *load.notes])
     if out is not None:
         write_json(out, result.to_json())

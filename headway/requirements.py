@@ -11,7 +11,10 @@ from headway.experiments.robust import KINDS, Robust
 EXAMPLE = "class.chat>=95%,shed<=2%,ttft_p99<=2s"
 """What requirements look like, for error messages."""
 
-PART = re.compile(r"\s*([A-Za-z_0-9]+)(?:\.(.+?))?\s*(>=|<=|=<|=>|>|<|=)\s*(.+?)\s*")
+NAMED = {TERCILE: "tercile.long>=80%", "shed": "shed.chat<=2%", **{name: f"{name}.chat<=2s" for name in TIMES}}
+"""What a name with a part behind its dot looks like, for error messages, where that is not a class with a floor."""
+
+PART = re.compile(r"\s*([A-Za-z_0-9]+)(?:(\.)([^<>=]*?))?\s*(>=|<=|=<|=>|>|<|=)\s*(.+?)\s*")
 
 
 def parse_requirements(text: str) -> tuple[Requirement, ...]:
@@ -26,7 +29,8 @@ def parse_requirements(text: str) -> tuple[Requirement, ...]:
         Requirements in order; classes are checked by `Requirement.check`.
 
     Raises:
-        ValueError: an unknown name, a bound that is none, the wrong direction, or one thing required twice.
+        ValueError: nothing between commas, an unknown name, a dot without a name behind it, a bound that is none, the wrong
+            direction, or one thing required twice.
 
     Example:
         >>> [(r.label, r.bound) for r in parse_requirements("class.chat>=95%, itl_p99<=30ms")]
@@ -37,11 +41,15 @@ def parse_requirements(text: str) -> tuple[Requirement, ...]:
         match = PART.fullmatch(part)
         if match is None:
             raise ValueError(f"require {text!r}: expected name>=bound or name<=bound, found {part.strip()!r}; write for example {EXAMPLE}")
-        name, of, sign, bound = match[1], match[2] or "", match[3], match[4]
+        name, of, sign, bound = match[1], match[3] or "", match[4], match[5]
         known = [*FLOORS, *CEILINGS, CLASS, TERCILE]
         if name not in known:
             raise ValueError(
                 f"require {text!r}: unknown name {name!r}; {units.nearest(name, [*FLOORS, *CEILINGS, 'class.NAME', 'tercile.long'])}"
+            )
+        if match[2] and not of:
+            raise ValueError(
+                f"require {text!r}: {name}. ends without the name of a class; write for example {NAMED.get(name, 'class.chat>=95%')}"
             )
         requirement = Requirement(name, _bound(text, name, bound), of)
         wanted = ">=" if requirement.floor else "<="
@@ -52,6 +60,8 @@ def parse_requirements(text: str) -> tuple[Requirement, ...]:
         if requirement.label in [r.label for r in found]:
             raise ValueError(f"require {text!r}: {requirement.label} is required twice; write it once")
         found.append(requirement)
+    if text and not found:
+        raise ValueError(f"require {text!r}: nothing is required; leave it out, or write for example {EXAMPLE}")
     return tuple(found)
 
 

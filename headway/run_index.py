@@ -94,7 +94,9 @@ def _asked(request: dict[str, Any]) -> str:
     # a file by its name, a recipe by how it begins: both in full are in the manifest
     load = text.rpartition("/")[2] if text.startswith("/") else text.partition(",")[0]
     rate = request.get("rate_rps")
-    return f"{load}{f' at {rate:g}/s' if rate else ''}, {request.get('target') or ''}"
+    target = str(request.get("target") or "")
+    asked = target.rpartition("/")[2] if target.startswith("/") else target
+    return f"{load}{f' at {rate:g}/s' if rate else ''}, {asked}"
 
 
 def rename_run(path: Path, name: str) -> Path:

@@ -81,7 +81,7 @@ def _from_string(text: str) -> tuple[tuple[Target, ...], list[str]]:
 def _from_toml(path: str) -> tuple[tuple[Target, ...], list[str]]:
     """The targets, and the names of the classes that say nothing of transport."""
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise TraceError(path, "a TOML file that exists") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

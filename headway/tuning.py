@@ -8,6 +8,7 @@ from typing import Any
 
 from headway.experiments.checkpoint import Store
 from headway.experiments.gain_training import BETTER, train_schedule
+from headway.experiments.predictions import monitor_of
 from headway.experiments.tune import Tuned, rejudged
 
 SCHEMA = "headway/tuning/1"
@@ -76,6 +77,7 @@ def tuning_json(tuned: Tuned, curve: dict[str, Any] | None, notes: Sequence[str]
         "outcome": tuned.outcome,
         "required": tuned.kept,
         "robust": tuned.robust,
+        "drift_monitor": dataclasses.asdict(monitor_of(tuned.problem.identified)),
         "slopes": tuned.slopes,
         "gates": [dataclasses.asdict(gate) for gate in tuned.gates],
         "heldout_said": tuned.heldout,

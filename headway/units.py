@@ -16,6 +16,9 @@ RATE_RPS = {"/s": 1.0, "rps": 1.0, "req/s": 1.0, "/min": 1 / 60, "/h": 1 / 3600}
 SIZE_TOKENS = {"": 1.0, "k": 1e3, "M": 1e6}
 """Tokens in one unit of size. k is 1,000: 1,024 is a habit of memory sizes, not of counting tokens."""
 
+SPAN_S, SPAN_RPS, MOST_TOKENS = (1e-15, 1e10), (1e-12, 1e9), 10**12
+"""Least and most that is read, 0 apart: beyond it lies no clock, no traffic and no cache, and sums of it lose their digits."""
+
 QUANTITY = re.compile(r"([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s._]\S*)?", re.ASCII)
 """A number and, perhaps, its unit."""
 
@@ -29,10 +32,10 @@ def duration_s(text: str, *, bare: str | None = None) -> float:
             is 0 in any unit.
 
     Returns:
-        The duration [s]; not negative.
+        The duration [s]; 0, or in SPAN_S.
 
     Raises:
-        ValueError: no number, no unit or an unknown one, negative or not finite.
+        ValueError: no number, no unit or an unknown one, negative, not finite or beyond SPAN_S.
 
     Example:
         >>> duration_s("25ms"), duration_s("1.5 min"), duration_s("2", bare="s")
@@ -45,7 +48,8 @@ def duration_s(text: str, *, bare: str | None = None) -> float:
     unit = unit or bare or ("s" if float(number) == 0 else "")
     if not unit:
         raise ValueError(f"a duration needs a unit, got {text!r}; write {number}ms or {number}s")
-    return _scaled(text, number, unit, DURATION_S, "a duration", "25ms or 1.5s")
+    value = _scaled(text, number, unit, DURATION_S, "a duration", "25ms or 1.5s")
+    return _within(text, value, SPAN_S, "a duration must be 0 or from 1e-15 to 1e+10 s", "25ms or 1.5s")
 
 
 def rate_rps(text: str, *, bare: bool = False, zero: bool = False) -> float:
@@ -57,10 +61,10 @@ def rate_rps(text: str, *, bare: bool = False, zero: bool = False) -> float:
         zero: take 0 as well, a time in which none arrives; refused otherwise.
 
     Returns:
-        The rate [requests/s]; positive, or 0 where that is taken.
+        The rate [requests/s]; in SPAN_RPS, or 0 where that is taken.
 
     Raises:
-        ValueError: no number, no unit or an unknown one, not positive or not finite.
+        ValueError: no number, no unit or an unknown one, not positive, not finite or beyond SPAN_RPS.
 
     Example:
         >>> rate_rps("12/s"), rate_rps("300/min"), rate_rps("5", bare=True)
@@ -72,7 +76,7 @@ def rate_rps(text: str, *, bare: bool = False, zero: bool = False) -> float:
     value = _scaled(text, number, unit or "/s", RATE_RPS, "a rate", "12/s or 300/min")
     if value == 0 and not zero:
         raise ValueError(f"a rate must be above 0, got {text!r}; write for example 12/s")
-    return value
+    return _within(text, value, SPAN_RPS, "a rate must be from 1e-12 to 1e+09 a second", "12/s or 300/min")
 
 
 def share(text: str) -> float:
@@ -111,10 +115,10 @@ def tokens(text: str) -> int:
         text: number, alone or with k (1,000) or M (1,000,000).
 
     Returns:
-        The number [tokens]; at least 1.
+        The number [tokens]; from 1 to MOST_TOKENS.
 
     Raises:
-        ValueError: no number, an unknown unit, not whole, below 1 or not finite.
+        ValueError: no number, an unknown unit, not whole, below 1, above MOST_TOKENS or not finite.
 
     Example:
         >>> tokens("200k"), tokens("1.5M"), tokens("4096")
@@ -124,8 +128,8 @@ def tokens(text: str) -> int:
     unit = {"K": "k", "m": "M"}.get(unit, unit)
     value = _scaled(text, number, unit, SIZE_TOKENS, "a number of tokens", "4096 or 200k")
     if abs(value - round(value)) > 1e-9 * max(value, 1.0) or round(value) < 1:
-        raise ValueError(f"a number of tokens must be whole and at least 1, got {text!r}; write 4096 or 200k")
-    return round(value)
+        raise ValueError(f"a number of tokens must be whole and at least 1, got {_short(text)}; write 4096 or 200k")
+    return round(_within(text, value, (1.0, MOST_TOKENS), "a number of tokens must be from 1 to 1e+12", "4096 or 200k"))
 
 
 def whole(text: str) -> int:
@@ -145,7 +149,7 @@ def whole(text: str) -> int:
         64
     """
     if not re.fullmatch(r"\s*\+?\d{1,9}\s*", text, flags=re.ASCII) or int(text) < 1:
-        raise ValueError(f"a whole number of at least 1 is expected, got {text!r}; write for example 64")
+        raise ValueError(f"a whole number of at least 1 is expected, got {_short(text)}; write for example 64")
     return int(text)
 
 
@@ -243,6 +247,18 @@ def _quantity(text: str, rule: str, example: str) -> tuple[str, str]:
     return match[1], match[2] or ""
 
 
+def _within(text: str, value: float, span: tuple[float, float], rule: str, example: str) -> float:
+    if value and not span[0] <= value <= span[1]:
+        raise ValueError(f"{rule}, got {_short(text)}; write {example}")
+    return value
+
+
+def _short(text: str) -> str:
+    """One line of a message, however long the text is."""
+    shown = repr(text)
+    return shown if len(shown) <= 60 else f"{shown[:56]}...'"
+
+
 def _scaled(text: str, number: str, unit: str, units: dict[str, float], what: str, example: str) -> float:
     unit = unit.replace("µ", "u").replace("μ", "u")
     if unit not in units:
@@ -250,5 +266,5 @@ def _scaled(text: str, number: str, unit: str, units: dict[str, float], what: st
         raise ValueError(f"{what} in an unknown unit {unit!r}, got {text!r}; units: {known}; write {example}")
     value = float(number) * units[unit]
     if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{what} must be finite and not negative, got {text!r}; write {example}")
+        raise ValueError(f"{what} must be finite and not negative, got {_short(text)}; write {example}")
     return value

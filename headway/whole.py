@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headway.cli.decide import HELDOUT_MOST
+from headway.client_specs import behind
 from headway.controllers.record import ControllerRecord
 from headway.engines.live import check_engine, live_engine
-from headway.experiments.run import RunFolder, read_json, write_json, write_whole
+from headway.experiments.run import MANIFEST, RunFolder, read_json, sha256_of, write_json, write_whole
 from headway.experiments.tune import Effort
+from headway.identification.readers import servegen
 from headway.identification.trace import Trace
-from headway.loads import load_of, open_load, read_controller, read_plant
+from headway.loads import Load, load_of, open_load, read_controller, read_plant
 from headway.models.engine import Engine
 from headway.models.identified import IdentifiedPlant
+from headway.models.signals import Limits
 from headway.pipeline import Progress, export_stage, fit_stage, tune_stage, validate_stage, write_trace
 from headway.policies import parse_policy
 from headway.report import write_report
+from headway.workloads import located
 
 SHARES = {
     "trace": (0.0, 0.02),
@@ -83,15 +89,117 @@ class Request:
             The request.
 
         Raises:
-            ValueError: the folder holds no run, or one of another version.
+            ValueError: the folder holds no run, or one of another version, or its manifest is damaged.
         """
         known = folder.manifest().get("request")
         if not known:
             raise ValueError(f"{folder.path} holds no run to resume; start one with `headway run --out {folder.path} --trace ...`")
-        fields = {f.name for f in dataclasses.fields(Request)}
-        if set(known) != fields:
-            raise ValueError(f"{folder.path} was begun by another version of Headway; start a new run")
+        differing = {f.name for f in dataclasses.fields(Request)} ^ set(known)
+        if differing:
+            said = "; ".join(f"request.{name} is {'not known here' if name in known else 'missing'}" for name in sorted(differing))
+            raise ValueError(
+                f"{folder.path / MANIFEST}: {said}: it was changed, or {folder.path} was begun by another version of Headway; start a new run"
+            )
+        for part, kind in (("limits", Limits), ("effort", Effort)):
+            kinds = {f.name: str(f.type) for f in dataclasses.fields(kind)}
+            for name, value in known[part].items():
+                expected, types = KINDS.get(kinds.get(name, ""), (f"left out: it is none of {', '.join(kinds)}", ()))
+                if not isinstance(value, types) or isinstance(value, bool):
+                    place = f"{folder.path / MANIFEST}: request.{part}.{name}"
+                    raise ValueError(f"{place} must be {expected}, got {value!r}; put it back, or begin a new run elsewhere")
         return Request(**{**known, "traces": tuple(known["traces"]), "rows": tuple(known["rows"]) if known["rows"] else None})
+
+    def located(self) -> Request:
+        """The same, good from any folder.
+
+        Returns:
+            The request with whole paths of all files that it names.
+        """
+        return dataclasses.replace(
+            self,
+            traces=tuple(str(Path(t).resolve()) for t in self.traces),
+            workload=located(self.workload),
+            target=str(Path(self.target).resolve()) if os.path.isfile(self.target) else self.target,
+        )
+
+    def files(self) -> list[str]:
+        """The files that are read for it.
+
+        Returns:
+            Their paths as the request names them, of those that are there: traces, target, workload and what its recipe names.
+        """
+        found = [*self.traces, self.target, *_files_of_workload(self.workload)]
+        return [name for name in dict.fromkeys(found) if os.path.isfile(name)]
+
+
+KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
+    "str": ("text", (str,)),
+}
+"""What fields of limits and effort hold, by the kind that they were declared as."""
+
+
+def _files_of_workload(text: str) -> list[str]:
+    """The files that a workload is read from; none where all of it is drawn."""
+    head = behind(text)[0]
+    path = head.partition(":")[2].strip()
+    lengths = re.findall(r",\s*lengths\s*=\s*([^,]+)", text)
+    tried = [text, head.strip(), path, path.rpartition("@")[0].strip()]
+    place = next((name for name in tried if name and os.path.exists(name)), None)
+    if place is None:
+        return [name.strip() for name in lengths]
+    if not servegen.claims(Path(place)):
+        return [place]
+    # a folder of ServeGen's is all pairs in it; one of its files is read with the other of its pair
+    one = servegen.NAME.fullmatch(Path(place).name) if os.path.isfile(place) else None
+    folder = Path(place).parent if one else Path(place)
+    named = ((file, servegen.NAME.fullmatch(file.name)) for file in sorted(folder.iterdir()))
+    return [str(file) for file, match in named if match and (one is None or match[1] == one[1])]
+
+
+def same_inputs(folder: RunFolder, request: Request) -> list[str]:
+    """See that the files which a run was begun with are still the same.
+
+    Args:
+        folder: of the run.
+        request: what it was asked for.
+
+    Returns:
+        Sentences to keep: what cannot be known of a run that kept no hashes.
+
+    Raises:
+        ValueError: a file has changed, is gone or is new. A trace may be gone once it is fitted: the run folder holds its rows.
+    """
+    known = folder.manifest()
+    kept: dict[str, str] | None = known.get("inputs")
+    if not known or kept is None:
+        return _without_hashes(request) if known else []
+    fix = "or begin a new run in another folder"
+    needed = {*kept} if not (folder.done("trace") and folder.done("fit")) else {*kept} - {*request.traces}
+    for name in dict.fromkeys([*kept, *request.files()]):
+        if name not in kept:
+            raise ValueError(f"{name} is not among the files that the run in {folder.path} was begun with; take it away, {fix}")
+        if not os.path.isfile(name):
+            if name in needed:
+                raise ValueError(f"{name} is gone since the run in {folder.path} was begun; put it back, {fix}")
+        elif sha256_of(Path(name)) != kept[name]:
+            raise ValueError(f"{name} has changed since the run in {folder.path} was begun; put it back, {fix}")
+    return []
+
+
+def _without_hashes(request: Request) -> list[str]:
+    """Of a run that was begun before hashes were kept, with names that may be good from one folder only."""
+    head = behind(request.workload)[0].strip()
+    named = {"target": request.target if "=" not in request.target else "", "workload": head if ":" not in head else ""}
+    for what, name in named.items():
+        if name.rpartition("/")[2].count(".") and not os.path.exists(name):
+            raise ValueError(
+                f"{name}, the {what} file of the run, is not there, seen from {Path.cwd()}; resume from where the run was begun"
+            )
+    near = [name for name in request.files() if not os.path.isabs(name)]
+    where = f"; {', '.join(near)} {'is' if len(near) == 1 else 'are'} read from {Path.cwd()}" if near else ""
+    return [f"the run was begun by a Headway that kept no hashes of its files: whether they have changed since is not known{where}"]
 
 
 def run_all(
@@ -113,19 +221,42 @@ def run_all(
     Raises:
         ValueError: something given cannot be read or used; nothing is left behind if it shows before the first stage.
     """
-    rows = slice(*request.rows) if request.rows else None
+    folder, inputs = RunFolder(out), None
+    if resume:
+        notes = (*notes, *same_inputs(folder, request))
+    else:
+        request = request.located()
+        # before they are read: one that changes meanwhile is then seen when the run is resumed
+        inputs = {name: sha256_of(Path(name)) for name in request.files()}
     # workload and trace are read before the folder is made: a wrong one leaves nothing behind
     policy = parse_policy(request.policy or "")
+    rows = slice(*request.rows) if request.rows else None
     load = open_load(request.workload, request.target, rate_rps=request.rate_rps, rows=rows, epsilon=request.epsilon)
-    folder, found = RunFolder(out), [] if resume else [_identify(request, None)]
+    found = [] if resume else [_identify(request, None)]
+    check_engine(request.engine)
+    with folder.alone(resume=resume):
+        folder.open(dataclasses.asdict(request), resume=resume, inputs=inputs)
+        _stages(folder, request, load, policy, found, live, notes, progress)
+        return collected(folder)
+
+
+def _stages(
+    folder: RunFolder,
+    request: Request,
+    load: Load,
+    policy: dict[str, Any],
+    found: list[tuple[IdentifiedPlant, Trace]],
+    live: Engine | None,
+    notes: tuple[str, ...],
+    progress: Progress | None,
+) -> None:
+    """Every stage that is not done yet; what was fitted already is in `found`."""
 
     def identified(tell: Progress) -> tuple[IdentifiedPlant, Trace]:
         if not found:
             found.append(_identify(request, tell))
         return found[0]
 
-    check_engine(request.engine)
-    folder.open(dataclasses.asdict(request), resume=resume)
     _stage(folder, "trace", progress, lambda tell: write_trace(identified(tell)[1], folder.file("trace")))
     _stage(folder, "fit", progress, lambda tell: write_json(folder.file("fit"), identified(tell)[0].to_json()))
     plant = read_plant(folder.file("fit"))
@@ -150,8 +281,7 @@ def run_all(
     _stage(folder, "validate", progress, lambda tell: _validate(folder, request, live, notes, tell))
     record = read_controller(folder.file("tune"))
     _stage(folder, "export", progress, lambda _: _export(folder, record))
-    _stage(folder, "report", progress, lambda _: write_report(out))
-    return collected(folder)
+    _stage(folder, "report", progress, lambda _: write_report(folder.path))
 
 
 def _identify(request: Request, tell: Progress | None) -> tuple[IdentifiedPlant, Trace]:

@@ -13,12 +13,16 @@ from headway import units
 from headway.client_specs import behind, with_clients
 from headway.identification.readers.errors import TraceError
 from headway.identification.readers.requests_table import REQUEST_READERS
+from headway.identification.readers.servegen import NAME as CHUNK
 from headway.identification.readers.workload_sources import SOURCE_READERS
 from headway.identification.readers.workloads import WORKLOAD_READERS, read_workload
 from headway.models.signals import Target
 from headway.models.workload import Replay, Workload, WorkloadSource
 from headway.spec_forms import EXAMPLE, items
 from headway.specs import ARRIVALS, drawn
+
+LENGTHS_FILE = re.compile(r"([:,]\s*lengths\s*=\s*)((?:[^,]|,(?=[^(]*\)))+)")
+"""The file of lengths in a spec; a comma in brackets belongs to its name, as in `headway.spec_forms.items`."""
 
 
 class LoadedWorkload(NamedTuple):
@@ -134,9 +138,35 @@ def located(text: str) -> str:
     if named is None:
         if os.path.exists(text):
             return str(Path(text).resolve())
-        return re.sub(r"(,\s*lengths\s*=\s*)([^,]+)", lambda found: found[1] + str(Path(found[2].strip()).resolve()), text)
+        return LENGTHS_FILE.sub(lambda found: found[1] + str(Path(found[2].strip()).resolve()), text)
     path, at = Path(named.path).resolve(), "" if named.rate_rps is None else f"@{named.rate_rps!r}/s"
     return f"{'' if named.format == 'auto' else f'{named.format}:'}{path}{at}{f',{named.clients}' if named.clients else ''}"
+
+
+def files_of(text: str) -> list[Path]:
+    """The files that a workload is read from, for whoever must not write over one of them.
+
+    Args:
+        text: as for `load_workload`.
+
+    Returns:
+        The file that it names, the files of a folder that are read, or the file of a spec's lengths; none where all is drawn.
+
+    Raises:
+        ValueError: no rate stands behind an @.
+
+    Example:
+        >>> files_of("poisson:rate=5/s,lengths=lengths.csv"), files_of("poisson:rate=5/s,prompt=600,output=200")
+        ([PosixPath('lengths.csv')], [])
+    """
+    named = _named(text)
+    if named is None and not os.path.exists(text):
+        return [Path(found[2].strip()) for found in LENGTHS_FILE.finditer(text)]
+    path = Path(text if named is None else named.path)
+    # os.path, because a Path raises where a text is too long for a file name
+    folder = path if os.path.isdir(path) else path.parent if CHUNK.fullmatch(path.name) else None
+    chunks = [] if folder is None or not os.path.isdir(folder) else [file for file in folder.iterdir() if CHUNK.fullmatch(file.name)]
+    return [path, *chunks]
 
 
 class Named(NamedTuple):

@@ -13,7 +13,7 @@ from headway.identification.diagnostics.clock import device_only
 from headway.identification.diagnostics.diagnose import diagnose
 from headway.identification.diagnostics.excitation import excitation
 from headway.identification.hardware.points import Hardware, hardware_findings
-from headway.identification.limits import limits_of
+from headway.identification.limits import is_told, limits_of
 from headway.identification.rows import KEPT, judge, select, used_rows
 from headway.identification.score import Score, score_rows
 from headway.identification.structures.bends import polished, sureness
@@ -68,7 +68,7 @@ def fit(
     Args:
         trace: measured steps, shape (k,).
         blocks: rows to fit to: "all", "even" or "odd" blocks of 200.
-        where: wanted value by column, for the fit and its held-out error; None takes every row.
+        where: wanted value, or range low:high, by column, for the fit and its held-out error; None takes every row.
         epsilon: share of steps over the budget that the margins allow, in (0, 1).
         limits: the engine's, all or some by field of `Limits`; they count before those found with the trace.
         structure: a key of `headway.models.PLANTS`, or "auto" to choose by blocked cross-validation.
@@ -105,9 +105,8 @@ def fit(
     machine, doubtful = hardware_findings(found.learned.plant, sure.interval, trace.batch(), selected & kept, hardware or Hardware())
     say("diagnostics", 0.85)
     excited, unmoved = _excited(trace, found)
-    checked, findings = diagnose(
-        trace, found.learned.plant, selected & kept, reason, selected, epsilon=epsilon, lag=Lag.from_json(found.identified.about["lag"])
-    )
+    most = engine.max_seqs if is_told(trace, limits, "max_seqs") else None
+    checked, findings = _diagnosed(trace, found, selected, reason, epsilon, most, rungs if structure == AUTO else None)
     about = {
         "rows": rows,
         "ladder": [rung.to_json() for rung in [*rungs, *found.rungs]],
@@ -334,6 +333,20 @@ def _other(scored: Structure, taken: Structure) -> list[str]:
         "held out, other terms act than in the plant: the ladder chose them on the even blocks alone, the plant's on all rows; the error is of "
         "choosing and fitting, not of this one plant"
     ]
+
+
+def _diagnosed(
+    trace: Trace,
+    found: _Found,
+    selected: np.ndarray,
+    reason: np.ndarray,
+    epsilon: float,
+    max_seqs: int | None,
+    tried: list[Rung] | None,
+) -> tuple[dict[str, Any], list[str]]:
+    """What the residuals of the plant say against it, with the time taken out that was booked on neighbours."""
+    used, lag = selected & (reason == KEPT), Lag.from_json(found.identified.about["lag"])
+    return diagnose(trace, found.learned.plant, used, reason, selected, epsilon=epsilon, lag=lag, max_seqs=max_seqs, tried=tried)
 
 
 def _excited(trace: Trace, found: _Found) -> tuple[dict[str, Any], list[str]]:

@@ -46,6 +46,20 @@ def limits_of(trace: Trace, given: Limits | Mapping[str, Any] | None) -> tuple[L
     return limits, said
 
 
+def is_told(trace: Trace, given: Limits | Mapping[str, Any] | None, field: str) -> bool:
+    """Whether somebody said a limit, and it is no default.
+
+    Args:
+        trace: with what its configuration said, shape (k,).
+        given: all limits, or some of them by field of `Limits`.
+        field: of `Limits`.
+
+    Returns:
+        True where it was given, or stands in the engine's configuration.
+    """
+    return isinstance(given, Limits) or field in trace.engine or field in (given or {})
+
+
 def _believe_rows(trace: Trace, known: dict[str, Any], given: Mapping[str, Any]) -> list[str]:
     """Raise a limit that nobody gave to what the rows show: a default must not contradict a measurement."""
     batch = trace.batch()

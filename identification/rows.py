@@ -87,7 +87,7 @@ def select(trace: Trace, blocks: str, where: Mapping[str, object] | None) -> np.
     Args:
         trace: all rows, shape (k,).
         blocks: "all", "even" or "odd", of the blocks cut before anything else.
-        where: wanted value by column, or None.
+        where: wanted value, or range low:high, by column, or None.
 
     Returns:
         Mask of shape (k,), bool.

@@ -15,9 +15,12 @@ from headway.identification.trace import Trace
 from headway.models.identified import IdentifiedPlant
 from headway.models.plant import Batch
 
-INSIDE = (0.05, 0.95)
-"""Quantiles of the plant's own residuals between which 90 % of new steps should lie."""
-
+WANTED = 0.9
+"""Share of new steps that should lie between the 5 % and the 95 % quantile of the plant's own residuals."""
+MOST_OF = 0.5
+"""Share of the missing coverage that comes back once the median is taken out, from which on steps are shifted, not scattered."""
+TOLD = 0.05
+"""Shift from which on a step is said to be longer or shorter than predicted [%]."""
 
 FAR = 3.0
 """Times what the plant says from which on typical steps are said to be of another engine, or in another unit."""
@@ -40,6 +43,9 @@ class Score:
         max_ape: largest APE of kept steps.
         max_ape_all: largest APE of all steps that were not idle, set aside or not.
         coverage90: per regime {"value", "ci95"}: share of kept steps within the plant's stored 5 % to 95 % residuals.
+        shift: per regime {"value", "direction", "spread90", "coverage90"}: median of measured / predicted - 1 over kept steps,
+            its sign as "longer", "shorter" or "neither", half the width of the middle 90 % of log(measured / predicted), and the
+            coverage once the median is taken out.
         rows: {"read", "used", "set_aside": {reason: n}} [rows].
         warnings: what there is to say, one sentence each.
     """
@@ -54,6 +60,7 @@ class Score:
     max_ape: float | None
     max_ape_all: float | None
     coverage90: dict[str, dict[str, Any]]
+    shift: dict[str, dict[str, Any]]
     rows: dict[str, Any]
     warnings: list[str]
 
@@ -80,11 +87,11 @@ def score(
         plant: what `fit` returned.
         trace: measured steps, shape (k,).
         blocks: "all", "even" (on which a fit may have been trained) or "odd".
-        where: wanted value by column; None takes every row.
+        where: wanted value, or range low:high, by column; None takes every row.
         progress: called with a label and the share done.
 
     Returns:
-        The errors.
+        The errors; the first warnings say in words whether the rows were fitted to, and by how much the steps are shifted.
 
     Raises:
         ValueError: an unknown word, column or value.
@@ -96,8 +103,8 @@ def score(
     if progress:
         progress("scoring", 0.9)
     result = score_rows(plant, trace, selected, reason)
-    seen = _trained_on(plant.about, trace, blocks, where)
-    return dataclasses.replace(result, warnings=[seen, *result.warnings]) if seen else result
+    said = [*_trained_on(plant.about, trace, selected), *_shifted(result)]
+    return dataclasses.replace(result, warnings=[*said, *result.warnings])
 
 
 def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reason: np.ndarray) -> Score:
@@ -122,9 +129,10 @@ def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reaso
     ape = np.abs(predicted - measured) / measured
     residual = np.log(measured) - np.log(np.maximum(predicted, np.finfo(float).tiny))
     group = np.unique(np.stack([trace.stream, trace.frame["block"].to_numpy()]), axis=1, return_inverse=True)[1]
-    coverage, warnings = {}, []
+    coverage, shift, warnings = {}, {}, []
     for name, stored, regime in (("decode", plant.noise.decode, ~mixed), ("mixed", plant.noise.mixed, mixed)):
-        coverage[name], said = _coverage(name, stored, residual[kept & regime], group[kept & regime])
+        shift[name] = _shift(stored, residual[kept & regime])
+        coverage[name], said = _coverage(name, stored, residual[kept & regime], group[kept & regime], shift[name])
         warnings += said
     warnings = _elsewhere(residual[kept]) + warnings
     hit = ape[kept]
@@ -139,6 +147,7 @@ def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reaso
         max_ape=_or_none(np.max, hit),
         max_ape_all=_or_none(np.max, ape[busy]),
         coverage90=coverage,
+        shift=shift,
         rows=used_rows(reason, selected, trace.aside if selected.all() else None),
         warnings=warnings + _reach(plant, batch, kept) + _few(kept, mixed),
     )
@@ -148,19 +157,58 @@ def _or_none(statistic: Callable[[np.ndarray], Any], values: np.ndarray) -> floa
     return float(statistic(values)) if len(values) else None
 
 
-def _coverage(regime: str, stored: np.ndarray, residual: np.ndarray, group: np.ndarray) -> tuple[dict[str, Any], list[str]]:
+def _shift(stored: np.ndarray, residual: np.ndarray) -> dict[str, Any]:
+    """By how much the typical step is longer or shorter than predicted, and how far the steps scatter around that."""
+    if len(residual) == 0:
+        return {"value": None, "direction": None, "spread90": None, "coverage90": None}
+    low, middle, high = (float(x) for x in np.quantile(residual, [(1 - WANTED) / 2, 0.5, (1 + WANTED) / 2]))
+    share = None
+    if len(stored) >= FEWEST_FOR_INTERVAL:
+        ends, alike = band(stored, WANTED), residual - middle + float(np.median(stored))
+        share = float(((alike >= ends[0]) & (alike <= ends[1])).mean())
+    direction = "longer" if middle > 0 else "shorter" if middle < 0 else "neither"
+    return {"value": float(np.expm1(middle)), "direction": direction, "spread90": (high - low) / 2, "coverage90": share}
+
+
+def _shift_text(shift: Mapping[str, Any]) -> str:
+    """Such as "41 % longer"; a shift of less than ten percent with a digit more."""
+    size = 100 * abs(shift["value"])
+    return f"{size:,.{0 if size >= 9.95 else 1}f} % {shift['direction']}" if size >= TOLD else "neither longer nor shorter"
+
+
+def _shifted(result: Score) -> list[str]:
+    """The shift of each regime in one sentence, where there are steps enough to say it."""
+    steps = {"decode": result.steps - result.steps_mixed, "mixed": result.steps_mixed}
+    told = [(name, _shift_text(result.shift[name])) for name in steps if steps[name] >= FEWEST_FOR_INTERVAL]
+    if not told:
+        return []
+    (name, text), *others = told
+    return [f"{name} steps took {text} than the plant says{''.join(f', {more} steps {much}' for more, much in others)}, in the median"]
+
+
+def _coverage(
+    regime: str, stored: np.ndarray, residual: np.ndarray, group: np.ndarray, shift: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Share of new residuals between the stored quantiles, with its interval over whole held-out blocks."""
     if len(stored) < FEWEST_FOR_INTERVAL or len(residual) == 0:
         return {"value": None, "ci95": None}, []
-    low, high = band(stored, INSIDE[1] - INSIDE[0])
+    low, high = band(stored, WANTED)
     inside = (residual >= low) & (residual <= high)
     share, ends = float(inside.mean()), share_interval(inside, residual, np.random.default_rng(0), group=group)
     said = []
     # the band is of as few or many steps as were stored, and wanders as much as the share does
-    if ends and share + (ends[1] - share) * float(np.sqrt(1 + len(residual) / len(stored))) < INSIDE[1] - INSIDE[0]:
-        range95 = f"{ends[0]:.0%} to {ends[1]:.0%}"
-        said.append(f"{share:.0%} ({range95}) of the {regime} steps lie where 90 % should: they scatter more than the plant says")
+    if ends and share + (ends[1] - share) * float(np.sqrt(1 + len(residual) / len(stored))) < WANTED:
+        said.append(f"{share:.0%} ({ends[0]:.0%} to {ends[1]:.0%}) of the {regime} steps lie where 90 % should: {_missed(share, shift)}")
     return {"value": share, "ci95": ends}, said
+
+
+def _missed(share: float, shift: Mapping[str, Any]) -> str:
+    """Why steps lie outside the band: a shift is another engine or driver, scatter is noise or a missing term."""
+    back = shift["coverage90"] - share > MOST_OF * (WANTED - share)
+    if not back and abs(np.log1p(shift["value"])) <= shift["spread90"]:
+        return "they scatter more than the plant says"
+    more = "" if back else ": they scatter more as well"
+    return f"they scatter around a time {_shift_text(shift)} than the plant says; with that median taken out {shift['coverage90']:.0%} lie there{more}"
 
 
 def _reach(plant: IdentifiedPlant, batch: Batch, kept: np.ndarray) -> list[str]:
@@ -192,14 +240,15 @@ def _few(kept: np.ndarray, mixed: np.ndarray) -> list[str]:
     return [f"only {count} steps with prefill: their error is hardly known"] if 0 < count < FEWEST_FOR_INTERVAL else []
 
 
-def _trained_on(about: Mapping[str, Any], trace: Trace, blocks: str, where: Mapping[str, object] | None) -> str | None:
+def _trained_on(about: Mapping[str, Any], trace: Trace, selected: np.ndarray) -> list[str]:
     """An in-sample error is no accuracy: say so where a plant meets rows that it was fitted to."""
     training = about.get("training") or {}
     known = {source.get("sha256") for source in about.get("sources") or []}
     if not any(source.sha256 in known for source in trace.sources):
-        return None
-    apart = "all" not in (blocks, training.get("blocks", "all")) and blocks != training.get("blocks")
-    chosen = training.get("where") or {}
-    if apart or any(column in chosen and str(chosen[column]) != str(value) for column, value in (where or {}).items()):
-        return None
-    return "the plant was fitted to steps of this trace: this is an in-sample error; score other blocks, or see heldout"
+        return []
+    try:
+        # ranges of one column may overlap, and values of two columns hold no row together: only the rows themselves tell
+        apart = not (selected & select(trace, training.get("blocks", "all"), training.get("where"))).any()
+    except ValueError:  # of its rows, which were chosen by a value that this trace does not hold, there is none
+        apart = set(training.get("where") or {}) <= set(trace.frame.columns)
+    return [] if apart else ["the plant was fitted to steps of this trace: this is an in-sample error; score other blocks, or see heldout"]

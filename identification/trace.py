@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from headway.identification.choice import chosen
 from headway.models.plant import Batch
 
 BLOCK_ROWS = 200
@@ -187,23 +188,20 @@ class Trace:
         """Which rows hold the values asked for.
 
         Args:
-            where: wanted value by column; all must hold. None takes every row.
+            where: wanted value by column, or, of a column of numbers, a range "low:high" with both ends in it, one of which
+                may be left out; all must hold. None takes every row.
 
         Returns:
             Mask of shape (k,), bool.
 
         Raises:
-            ValueError: no such column, or no row with these values.
+            ValueError: no such column, no row with these values, or what is no range.
         """
         mask = np.ones(len(self), bool)
         for column, value in (where or {}).items():
             if column not in self.frame.columns:
                 raise ValueError(f"the trace has no column {column!r} to choose rows by; it has {self.frame.columns}")
-            here = _equal(self.frame[column], value)
-            if not here.any():
-                held = self.frame[column].unique(maintain_order=True).head(8).to_list()
-                raise ValueError(f"no row has {column}={value}; the trace holds {held}")
-            mask &= here
+            mask &= chosen(self.frame[column], value)
         if not mask.any():
             raise ValueError(f"no row has all of {', '.join(f'{k}={v}' for k, v in (where or {}).items())}")
         return mask
@@ -212,7 +210,7 @@ class Trace:
         """The rows that hold the values asked for; they stay in the blocks that they were cut into.
 
         Args:
-            where: wanted value by column.
+            where: wanted value, or range low:high, by column.
 
         Returns:
             A trace of these rows. Give `where` to `fit` or `score` instead to judge rows by all their neighbours.
@@ -227,13 +225,3 @@ def _blocked(frame: pl.DataFrame) -> pl.DataFrame:
     """Number of each row's block within its own source: rows // 200."""
     row = pl.int_range(pl.len(), dtype=pl.Int64).over("source")
     return frame.with_columns(block=row // BLOCK_ROWS)
-
-
-def _equal(column: pl.Series, value: object) -> np.ndarray:
-    """Compare as numbers where the column holds numbers (2 is 2.0), else as text."""
-    if column.dtype.is_numeric():
-        try:
-            return (column == float(str(value))).fill_null(False).to_numpy()
-        except ValueError:
-            return np.zeros(len(column), bool)
-    return (column.cast(pl.String).str.to_lowercase() == str(value).lower()).fill_null(False).to_numpy()

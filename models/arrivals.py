@@ -82,6 +82,7 @@ class Renewal(Arrivals):
         """
 
     def arrive(self, rng: np.random.Generator, n: int) -> Arrived:  # noqa: D102
+        affordable(n)
         return Arrived(np.concatenate([[0.0], np.cumsum(self.gaps_s(rng, n - 1))]))
 
     def rescaled(self, rate_rps: float) -> Self:  # noqa: D102
@@ -94,18 +95,40 @@ class Renewal(Arrivals):
             positive(field.name.removesuffix("_rps"), getattr(self, field.name))
 
 
+SPAN = (1e-15, 1e15)
+"""Least and greatest parameter of arrivals that is taken: beyond it squares and products leave what a computer can count."""
+
+MOST_REQUESTS = 10_000_000
+"""Requests that are drawn at once at most: some gigabytes."""
+
+
+def affordable(n: int) -> None:
+    """Refuse to draw more arrivals than fit into memory.
+
+    Args:
+        n: how many.
+
+    Raises:
+        ValueError: more than MOST_REQUESTS.
+    """
+    if n > MOST_REQUESTS:
+        raise ValueError(f"a run holds at most {MOST_REQUESTS:,} requests, got {n:,}; ask for fewer requests")
+
+
 def positive(name: str, value: float) -> None:
-    """Refuse a parameter of arrivals that is not above zero.
+    """Refuse a parameter of arrivals that is not above zero, or beyond what can be counted.
 
     Args:
         name: of the parameter.
         value: as given.
 
     Raises:
-        ValueError: not positive, or not finite.
+        ValueError: not positive, not finite, or outside SPAN.
     """
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} of arrivals must be positive and finite, got {value:g}")
+    if not SPAN[0] <= value <= SPAN[1]:
+        raise ValueError(f"{name} of arrivals must be in [{SPAN[0]:g}, {SPAN[1]:g}], got {value:g}")
 
 
 @final
@@ -123,6 +146,10 @@ class Poisson(Renewal):
         return rng.standard_exponential(n) / self.rate_rps
 
 
+CVS = (1e-3, 1e3)
+"""Coefficients of variation of Gamma gaps that are drawn: at 1e3 nearly all of the gaps of a run are 0 already, at 1e-3 all are alike."""
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Gamma(Renewal):
@@ -134,7 +161,7 @@ class Gamma(Renewal):
 
     Args:
         rate_rps: mean rate of arrivals [requests/s].
-        cv: coefficient of variation of the gaps, standard deviation over mean; 1 is Poisson.
+        cv: coefficient of variation of the gaps, standard deviation over mean; 1 is Poisson, in [0.001, 1000].
     """
 
     rate_rps: float
@@ -143,6 +170,11 @@ class Gamma(Renewal):
     def gaps_s(self, rng: np.random.Generator, n: int) -> np.ndarray:  # noqa: D102
         square = self.cv**2
         return rng.standard_gamma(1.0 / square, n) * (square / self.rate_rps)
+
+    def check(self) -> None:  # noqa: D102
+        if 0 < self.cv < math.inf and not CVS[0] <= self.cv <= CVS[1]:
+            raise ValueError(f"cv of arrivals must be in [{CVS[0]:g}, {CVS[1]:g}], got {self.cv:g}; 1 is Poisson, above it are bursts")
+        super().check()
 
 
 SHAPES = (0.1, 100.0)
@@ -237,6 +269,7 @@ class Closed(Arrivals):
         return self.clients / self.think.mean_s if self.think.mean_s > 0 else math.inf
 
     def arrive(self, rng: np.random.Generator, n: int) -> Arrived:  # noqa: D102
+        affordable(n)
         first, number = rng.spawn(1)[0], np.arange(n)
         think_s = self.think.draw(rng, n)
         begins_s = np.sort(first.random(self.clients) * self.think.draw(first, self.clients))

@@ -185,7 +185,10 @@ def summarise(outcomes: list[Outcome], targets: tuple[Target, ...], load: Load |
     transport = np.array([t.transport_s for t in targets])
     seen = agreed([load_verdict(o) for o in outcomes])
     verdict = load.verdict if load is not None else seen
-    queue = queue_verdict(outcomes) if load is None or load.verdict == "unstable" else load.verdict
+    # triage bounds the queue at any load: what the plant's interval leaves open is then how many are shed, not how long the others wait
+    shed = any(np.isin(o.status, (REJECTED, EXPIRED)).any() for o in outcomes)
+    told = load is not None and (load.verdict == "stable" or (load.verdict == "uncertain" and not shed))
+    queue = load.verdict if load is not None and told else queue_verdict(outcomes)
     figures = lambda mine, c: _figures(all_, mine, gaps[:, c], transport[c], steps, span_s, queue)  # noqa: E731
     by_class = {}
     for c, target in enumerate(targets):

@@ -28,6 +28,26 @@ class Hull:
     prefill_tokens: float
     prefill_pairs: float
 
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Hull:
+        """Read it from plain JSON values.
+
+        Args:
+            data: number by field.
+
+        Returns:
+            The hull.
+
+        Raises:
+            ValueError: no number, not finite or negative; the message names the field.
+            TypeError: a field that is missing or unknown.
+        """
+        numbers = {name: finite(f"hull.{name}", value) for name, value in data.items()}
+        for name, number in numbers.items():
+            if number < 0:
+                raise ValueError(f"hull.{name} must not be negative, got {number:g}")
+        return Hull(**numbers)
+
     def outside(self, largest: Batch) -> list[str]:
         """What a load needs beyond the box.
 
@@ -128,14 +148,14 @@ class IdentifiedPlant:
             at = "residuals"
             noise = Noise(*(np.asarray(data["residuals"][regime], float) for regime in ("decode", "mixed")))
             at = "engine"
-            limits = Limits(**{k: v if k in HABITS else _number(k, v) for k, v in data["engine"].items()})
+            limits = Limits(**{k: v if k in HABITS else _number(f"engine.{k}", v) for k, v in data["engine"].items()})
             at = "hull"
-            hull = Hull(**{k: finite(k, v) for k, v in data["hull"].items()})
+            hull = Hull.from_json(data["hull"])
             at = "margin"
             margin = {k: None if v is None else finite(k, v) for k, v in data["margin"].items()}
             at = "lag, training or sources"
             _check_about(data)
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
             raise ValueError(f"plant.json lacks or misstates {at}: {error}; write it anew with `headway fit`") from None
         plant = PLANTS[data["structure"]].from_coefficients(values)
         for name, c in plant.coefficients().items():
@@ -166,7 +186,10 @@ def finite(name: str, value: Any) -> float:
     Raises:
         ValueError: no number, or not finite.
     """
-    number = float(_number(name, value))
+    try:
+        number = float(_number(name, value))
+    except OverflowError:
+        raise ValueError(f"{name} must be a number below 1e308, got one of {len(str(value))} digits") from None
     if not np.isfinite(number):
         raise ValueError(f"{name} must be finite, got {value}")
     return number
@@ -187,5 +210,6 @@ def _check_about(data: dict[str, Any]) -> None:
 
 def _number(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {value!r}")
+        shown = repr(value)
+        raise ValueError(f"{name} must be a number, got {shown if len(shown) <= 60 else shown[:56] + ' ...'}")
     return value

@@ -55,6 +55,10 @@ SIGNALS = len(Measurement._fields)
 
 LEVELS = ("token", "request", "p99_itl")
 """Levels that a promise can be made at: see `headway.models.levels`."""
+SPAN_S = (1e-9, 1e10)
+"""Times that a client can be promised, from a nanosecond to some hundred years [s]."""
+MOST = 10**12
+"""Largest limit of an engine: what sizes are read up to."""
 P99_SHARE = 0.01
 """Share of gaps above their p99."""
 
@@ -96,13 +100,15 @@ class Target:
         """Refuse a target that no engine could be held to.
 
         Raises:
-            ValueError: a time that is not positive and finite, transport not below both, epsilon or share out of range, an
-                unknown level, or another epsilon than 1 % at level p99_itl.
+            ValueError: a time that is not positive and finite or outside SPAN_S, transport not below both, epsilon or share out of
+                range, an unknown level, or another epsilon than 1 % at level p99_itl.
         """
         for name in ("ttft_s", "itl_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a positive time, got {value:g}; write for example itl=25ms")
+            if not SPAN_S[0] <= value <= SPAN_S[1]:
+                raise ValueError(f"{name} must be from 1 ns to {SPAN_S[1]:.0e} s, got {value:g} s; write for example itl=25ms")
         if not (0 <= self.transport_s < min(self.itl_s, self.ttft_s)):
             raise ValueError(
                 f"transport must be in [0, itl), got {self.transport_s * 1e3:g} ms against itl {self.itl_s * 1e3:g} ms; nothing would be left for the step"
@@ -168,11 +174,14 @@ class Limits:
         """Refuse limits under which no request could run.
 
         Raises:
-            ValueError: a size below one, a pool without a block, an unknown habit.
+            ValueError: a size below one, above MOST or not whole, a pool without a block, an unknown habit.
         """
-        for name in ("block_tokens", "max_seqs", "max_len", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("kv_tokens", "block_tokens", "max_seqs", "max_len", "max_tokens"):
+            value = getattr(self, name)
+            if not abs(value) <= MOST or value != math.floor(value):  # in this order: neither NaN nor infinity has a floor
+                raise ValueError(f"{name} must be a whole number of at most {MOST:.0e}, got {_short(value)}")
+            if value < 1 and name != "kv_tokens":
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if self.blocks < 1:
             raise ValueError(f"kv_tokens must hold at least one block of {self.block_tokens} tokens, got {self.kv_tokens}")
         if not 0 <= self.watermark < 1:
@@ -182,3 +191,9 @@ class Limits:
         for name, forms in HABITS.items():
             if getattr(self, name) not in forms:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, forms))}, got {getattr(self, name)!r}")
+
+
+def _short(value: float) -> str:
+    """A number as it was written; a long one by its size."""
+    text = str(value)
+    return text if len(text) <= 20 else f"a number of {len(text)} digits"

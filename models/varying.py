@@ -9,7 +9,7 @@ from typing import Self, final
 
 import numpy as np
 
-from headway.models.arrivals import Arrivals, Arrived, positive
+from headway.models.arrivals import Arrivals, Arrived, affordable, positive
 
 BISECTIONS = 64
 """Halvings of an interval: what is left of it is below the spacing of floating-point numbers."""
@@ -40,6 +40,7 @@ class Varying(Arrivals):
         """
 
     def arrive(self, rng: np.random.Generator, n: int) -> Arrived:  # noqa: D102
+        affordable(n)
         course = rng.spawn(1)[0]
         arrival_s = self.inverse_s(np.concatenate([[0.0], np.cumsum(rng.standard_exponential(n - 1))]), course)
         return Arrived(arrival_s - arrival_s[0])  # later than 0 where it began in a silent state

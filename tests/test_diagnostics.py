@@ -162,7 +162,7 @@ def test_case_e30_a_staircase_fails_the_straight_plant_and_is_said(most: int) ->
     if most > 256:
         assert places == {257}
         assert "a cliff at 257 tokens" in said[0]
-        assert "keep the running limit at or below 256" in said[0]
+        assert "a running limit of 256 stays below it, but lets requests wait: `headway simulate PLANT --max-seqs 256`" in said[0]
     else:
         assert {65, 129} <= places
 
@@ -174,6 +174,8 @@ def test_a_plant_that_bends_is_told_from_one_that_jumps() -> None:
     found, said = staircase(residual, np.zeros(3000, bool), np.zeros(3000, int), tokens)
     assert not found["decode"]["jumps"]
     assert "bends where the plant runs straight" in said[0]
+    assert "fit only the range that the engine runs in (--where COLUMN=LOW:HIGH)" in said[0]
+    assert "structure" not in said[0]  # nobody said what was tried
 
 
 def test_scatter_that_grows_with_the_step_is_said_with_its_cost() -> None:

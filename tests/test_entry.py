@@ -1,7 +1,9 @@
-"""An interrupt ends in one line and status 130, whenever it comes: while the command line loads, in an extension, in a command."""
+"""How the process ends: an interrupt in one line and status 130, whenever it comes; with nobody left to read as if somebody were."""
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import subprocess
 import sys
@@ -50,3 +52,28 @@ def test_the_door_leaves_the_handler_of_its_caller_as_it_was(capsys: pytest.Capt
 def test_the_door_is_light() -> None:
     code = "import sys, headway.cli; sys.exit(any(name in sys.modules for name in ('typer', 'numpy', 'headway.cli.app')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+RUNS = [sys.executable, "-c", "import sys; from headway.cli import main; sys.exit(main())", "runs", "--in"]
+
+
+def test_who_stops_reading_does_not_change_the_status(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([*RUNS, str(tmp_path)], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_output_is_nobodys_fault(tmp_path: Path) -> None:
+    done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', *RUNS, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_sign_that_the_terminal_cannot_show_is_a_question_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    (tmp_path / "µ").mkdir()
+    assert main(["runs", "--in", str(tmp_path / "µ")]) == 0
+    assert raw.getvalue().decode("ascii").startswith("no run in ")
+    assert "/?" in raw.getvalue().decode("ascii")

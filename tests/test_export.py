@@ -31,6 +31,7 @@ from headway.engines.bundle import PARTS, runtime_source
 from headway.engines.export import export_json, export_python
 from headway.engines.golden import GOLDEN_COLUMNS, GOLDEN_ROWS, golden
 from headway.engines.runtime import Runtime
+from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.models.identified import Hull
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
@@ -355,3 +356,16 @@ def test_the_package_alone_does_not_load_jax() -> None:
 def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'IMPORTERS'"):
         _ = headway.engines.IMPORTERS  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_drift_monitor_is_exported_as_patient_as_the_noise_of_the_plant_wants_it(tmp_path: Path) -> None:
+    noisy = {"slowdown": 0.12, "memory": 0.95, "gain": 0.2, "reference": 0.3, "limit": 18.7, "spread": 0.34}
+    for name, tuning, wanted in (("noisy", {**TUNED, "drift_monitor": noisy}, noisy), ("usual", TUNED, DRIFT_NUMBERS)):
+        written = json.loads((export_python(record(LAWS[0], tuning=tuning), tmp_path / name).folder / "gains.json").read_text())
+        assert {k: v["value"] for k, v in written["drift"].items()} == wanted
+
+
+@pytest.mark.parametrize("bad", [5, {"limit": "x"}, {"limit": -1.0}, {"patience": 2.0}, {"spread": True}], ids=str)
+def test_a_drift_monitor_that_is_none_is_refused_in_one_line(tmp_path: Path, bad: Any) -> None:
+    with pytest.raises(ValueError, match=r"^controller\.json: tuning\.drift_monitor\..*must be a number above 0, got .*; tune anew$"):
+        export_python(record(LAWS[0], tuning={**TUNED, "drift_monitor": bad}), tmp_path / "out")

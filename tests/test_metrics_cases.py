@@ -191,6 +191,64 @@ def test_who_sheds_is_unstable_and_still_has_a_ttft() -> None:
     assert summarise(runs, (TARGET,), load).ttft_s["p50"] is not None
 
 
+@dataclasses.dataclass(frozen=True)
+class Mixed(WorkloadSource):
+    """Prompts of 50 to 8,000 tokens, a few of them most of the work."""
+
+    rate_rps: float = 10.0
+
+    def draw(self, seed: int, requests: int, *, heldout: bool = False) -> Workload:
+        rng = np.random.default_rng([seed, heldout])
+        prompts = np.clip(rng.lognormal(6.0, 1.3, requests), 50, 8000).astype(int)
+        arrival_s = np.cumsum(rng.exponential(1 / self.rate_rps, requests))
+        return Workload(arrival_s, prompts, rng.integers(20, 120, requests), np.zeros(requests, int))
+
+
+@pytest.mark.parametrize("policy", [{}, {"aging_rate": 0.1, "memory_price_s": 0.003}, {"order": "edf"}, {"class_shares": (1.0,)}])
+def test_a_capacity_is_that_of_the_requests_that_arrive_whoever_goes_first(policy: dict) -> None:
+    """By slack the long prompts of a crowd went first, and capacity was that of them, of the short ones, or of neither."""
+    limits, target = Limits(200_000, max_seqs=64, max_tokens=2048), Target(1.0, 0.05)
+    plant = known(RegimePlant((6e-3, 7e-5, 5e-9, 0.0, 0.0, 0.0), (6e-3, 1e-4, 5e-9, 1.4e-5, 3e-10, 2e-4)), limits)
+    stock = Candidate(StaticLaw(1024.0), Policy(order="fcfs", triage="none", running_limit=64.0))
+    own = Candidate(StaticLaw(1024.0), Policy(**{"order": "slack", "triage": "reject", "running_limit": 64.0} | policy))
+    rate = 25.0
+    runs = [simulate(plant, own, Draw(Mixed(rate).draw(s, 1000), np.ones(4), np.ones(4)), (target,), limits) for s in range(3)]
+    of_own, of_stock = (load_on(plant, c, Mixed(rate), (target,), limits, runs) for c in (own, stock))
+    assert of_own is not None
+    assert of_stock is not None
+    assert of_own.capacity_rps == pytest.approx(of_stock.capacity_rps, rel=0.02)
+    assert of_own.high - of_own.low < 0.25 * of_own.share
+    # the same engine without shedding, a quarter of an hour on either side of it: it keeps up, and it does not
+    for share, verdict in ((0.9, "stable"), (1.15, "unstable")):
+        long = Mixed(share * of_own.capacity_rps).draw(9, 20_000)
+        alone = own._replace(policy=dataclasses.replace(own.policy, triage="none"))
+        assert load_verdict(simulate(plant, alone, Draw(long, np.ones(4), np.ones(4)), (target,), limits)) == verdict
+
+
+@pytest.mark.parametrize("flooded", [(9.0, 0.4), (9.5, 0.1), (9.6, 0.3), (20.0, 0.9)])
+def test_what_runs_carried_is_below_capacity_whatever_a_flood_drew(monkeypatch: pytest.MonkeyPatch, flooded: tuple[float, float]) -> None:
+    monkeypatch.setattr("headway.experiments.saturation.flooded_rps", lambda _: flooded)
+    load, runs = carried(9.5)
+    assert load is not None
+    assert load.capacity_rps >= 9.5
+    assert load.verdict == "stable"
+    assert summarise(runs, (TARGET,), load).ttft_s["p50"] is not None
+    assert carried(9.5, off=0.2)[0].verdict == ("uncertain" if flooded[0] < 11 else "stable"), "but another plant might not carry it"  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_runs_whose_queue_grew_are_not_undone_by_what_a_flood_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.experiments.saturation.flooded_rps", lambda _: (11.0, 0.4))
+    assert carried(12.4)[0].verdict == "unstable"  # pyright: ignore[reportOptionalMemberAccess]
+    assert carried(12.4, off=0.3)[0].verdict == "uncertain"  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_who_sheds_has_a_ttft_where_the_plants_interval_leaves_the_load_open() -> None:
+    load, runs = carried(10.5, off=0.2, triage="timeout")
+    assert load is not None
+    assert (load.verdict, queue_verdict(runs)) == ("uncertain", "stable")
+    assert summarise(runs, (TARGET,), load).ttft_s["p50"] is not None, "how many are shed is open, not how long the others wait"
+
+
 @given(st.floats(0.1, 100), st.floats(0.1, 100), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_a_load_is_unstable_above_its_interval_and_uncertain_within(rate: float, capacity: float, slower: float, faster: float) -> None:
     load = load_of(rate, capacity, slower, faster)

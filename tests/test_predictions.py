@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from headway.cli.words import drift_lines
+from headway.controllers.drift import DriftMonitor
+from headway.controllers.paired import pair
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import LOG_COLUMNS, Candidate
 from headway.controllers.static import StaticLaw
-from headway.experiments.predictions import paired_predictions
+from headway.experiments.predictions import monitor_of, paired_predictions
 from headway.experiments.validate import validate_on_plant
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
+from headway.models.plant import Batch
 from headway.models.regimes import RegimePlant
 from headway.models.signals import Limits, Target
 from headway.specs import synthetic
@@ -109,3 +113,82 @@ def test_a_validation_on_a_slower_plant_raises_the_alarm_and_writes_it_down() ->
     assert found["slow"]["alarms"][0]["step"] <= 100
     assert found["slow"]["bias"] == pytest.approx(0.12, abs=0.01)
     assert drift_lines(found["slow"])[0].startswith("plant      drift alarm at step ")
+
+
+def wandering(seed: int, steps: int) -> np.ndarray:
+    """Residuals of an engine on a busy processor: 30 %, more often up than down, most of it slow."""
+    rng = np.random.default_rng([seed, 0xA1])
+    slow = np.zeros(steps)
+    for k in range(1, steps):
+        slow[k] = 0.9 * slow[k - 1] + 0.1 * rng.standard_normal()
+    return slow + 0.2 * (rng.exponential(1.0, steps) - 1.0)
+
+
+def noisy() -> IdentifiedPlant:
+    return dataclasses.replace(identified(), noise=Noise(wandering(1, 3000), wandering(2, 1500)))
+
+
+def drawn(plant: IdentifiedPlant, seed: int, slower: float = 1.0, since: int = 0) -> np.ndarray:
+    """A log of an engine that is its plant, with the noise that the simulator draws."""
+    log = logged(seed)
+    decode, mixed = plant.noise.draw(seed, STEPS)
+    own = TRUTH.step_time_s(Batch(*(log[:, k] for k in range(2, 7))))
+    log[:, 1] = own * np.where(log[:, 4] > 0, mixed, decode) * np.where(np.arange(STEPS) >= since, slower, 1.0)
+    return log
+
+
+def test_a_plant_whose_noise_is_wide_is_in_no_alarm_of_its_own() -> None:
+    plant = noisy()
+    logs = [drawn(plant, seed) for seed in range(100, 130)]
+    usual = [pair(plant.plant, Batch(*(log[:, k] for k in range(2, 7))), log[:, 1]).alarms for log in logs]
+    assert sum(map(len, usual)) >= 150, "a monitor that believes in 5 % is, 50 times in 24,000 steps"
+    found = paired_predictions(logs, plant)
+    assert found is not None
+    assert len(found.alarms) <= 4, "120,000 steps, at .3 in 24,000: 1.5 are due"
+    quiet = paired_predictions(logs[1:4], plant)
+    assert quiet is not None
+    said = quiet.sentences()[0]
+    assert said.startswith("no drift alarm in 12,000 steps of 3 runs; the noise of this plant hides a lasting change of up to ")
+    assert 0.3 < found.hidden < 0.8
+    worse = paired_predictions([drawn(plant, 7, 3.0, since=1500)], plant)
+    assert worse is not None
+    assert [a.step > 1500 for a in worse.alarms][:1] == [True], "what the noise cannot hide is seen"
+
+
+def test_a_monitor_is_as_patient_as_the_noise_of_its_plant() -> None:
+    assert monitor_of(identified()) == DriftMonitor()
+    assert monitor_of(dataclasses.replace(identified(), noise=Noise.none())) == DriftMonitor()
+    wide = monitor_of(noisy())
+    known = np.concatenate([noisy().noise.decode, noisy().noise.mixed])
+    assert wide.spread == pytest.approx(1.25 * np.abs(known).mean())
+    wide.check()
+    residual = noise(3000, 0.02, 5)
+    residual[1000:1030] -= 0.18  # one stretch of the trace ran faster: no spread, but the fit's own
+    odd = monitor_of(dataclasses.replace(identified(), noise=Noise(residual, residual)))
+    assert odd.spread == DriftMonitor().spread
+    assert odd.limit > DriftMonitor().limit
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_engine_that_comes_back_is_no_alarm_the_other_way(seed: int) -> None:
+    log = logged(seed)
+    log[1000:2000, 1] *= 0.7
+    plain = pair(TRUTH, Batch(*(log[:, k] for k in range(2, 7))), log[:, 1]).alarms
+    assert {direction for _, _, direction in plain} == {-1, 1}, "the CUSUM alone takes the end for a slowdown"
+    found = paired_predictions([log], identified())
+    assert found is not None
+    assert len(found.alarms) == 1
+    assert found.alarms[0].size == pytest.approx(-0.3, abs=0.01)
+    assert not found.alarms[0].lasting
+    said = found.sentences()[0]
+    assert "steps took 30 % less than the plant says" in said
+    assert f"({found.alarms[0].steps:,} of 4,000 steps of 1 run)" in said
+    assert "each ended within its run" in said
+    assert " 0 % " not in said
+
+
+def test_no_difference_is_not_said_as_one() -> None:
+    found = paired_predictions([logged(1)], identified())
+    assert found is not None
+    assert dataclasses.replace(found, bias=-2e-4).sentences()[1].startswith("steps took as long as predicted in the median")
+    assert dataclasses.replace(found, bias=-6e-4).sentences()[1].startswith("steps took 0.1 % less than predicted in the median")

@@ -128,8 +128,8 @@ def test_what_a_user_wrote_stays_text(found: Findings) -> None:
             ("trace.parquet",),
             {
                 "trace": "headway run --resume RUN",
-                "plant": "headway run --resume RUN",
-                "residuals": "trace.parquet is not there yet",
+                "plant": '<a href="#trace">section 1</a>',
+                "residuals": '<a href="#trace">section 1</a>',
             },
         ),
         (
@@ -150,7 +150,7 @@ def test_what_a_user_wrote_stays_text(found: Findings) -> None:
         ),
         (
             ("validation.json", "controller.json", "trace.parquet", "manifest.json"),
-            {"load": "--workload WORKLOAD --target TARGET", "plant": "headway run --trace TRACE"},
+            {"load": "--workload WORKLOAD --target TARGET", "trace": "headway run --trace logs/steps.csv"},
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_the_parts_of_the_policy_in_force_are_shown_each_class_by_its_name(found
     controller |= {"targets": targets, "policy": {**controller["policy"], **parts}}
     lines = Read(page(dataclasses.replace(found, controller=controller))).lines
     for row in (
-        "policy.phases | decode_first |  | –",  # noqa: RUF001
+        "policy.phases | decode_first | choice | –",  # noqa: RUF001
         "policy.prefill_every | 6 | steps | –",  # noqa: RUF001
         "policy.class_shares | chat 3, batch <b> 1 | weight, per class | –",  # noqa: RUF001
         "policy.priority_s | 0 0.5, 1 –, 2 1 | s, per class | –",  # noqa: RUF001
@@ -325,6 +325,19 @@ def test_what_puts_the_result_in_question_comes_first(found: Findings) -> None:
     assert verdict(dataclasses.replace(worse, validation=None, controller=None))[0] == "identified"
 
 
+def test_a_met_promise_without_a_certificate_is_no_clean_success(found: Findings) -> None:
+    met = dataclasses.replace(found, validation={**validation_json(), "outcome": "met"})
+    assert verdict(met)[::2] == ("met", "good")
+    controller = controller_json()
+    controller["tuning"]["certificate"] = {"verdict": "refused", "reason": "no room"}
+    for refused in (dataclasses.replace(met, refusal="refused: no room"), dataclasses.replace(met, controller=controller)):
+        word, said, tone = verdict(refused)
+        assert (word, tone) == ("met, not certified", "open")
+        assert said.endswith("Its certificate is refused, so it is not exported (see below).")
+    tuned = dataclasses.replace(met, controller=controller, validation=None)
+    assert verdict(tuned)[::2] == ("better, not certified", "open")
+
+
 def test_commands_say_what_they_can_and_no_more() -> None:
     plain = commands(Path("RUN"), {})
     assert plain["run"] == "headway run --trace TRACE --workload WORKLOAD --target TARGET --out RUN"
@@ -335,7 +348,7 @@ def test_commands_say_what_they_can_and_no_more() -> None:
     assert demo["run"] == "headway demo --engine sim --out 'my runs/1'"
     assert (
         demo["validate"]
-        == "headway validate 'my runs/1'/controller.json --engine sim --runs 2 --seconds 9 --out 'my runs/1'/validation.json"
+        == "headway validate 'my runs/1'/controller.json --engine sim --runs 2 --length 9s --out 'my runs/1'/validation.json"
     )
     assert "--effort" not in commands(Path("RUN"), {"request": request})["run"]
     assert beyond_options({"request": request}) == "begun from Python, with effort sobol=32"

@@ -13,7 +13,7 @@ import pytest
 from headway.identification.readers import read_trace
 from headway.models.identified import IdentifiedPlant
 from headway.report.data import Findings, collect, steps_of
-from headway.report.identified import coefficient_table
+from headway.report.identified import coefficient_table, diagnostic_table
 from headway.report.sections import SECTIONS
 from tests.small_plant import IDENTIFIED, Read
 from tests.small_run import write_run
@@ -53,6 +53,21 @@ def test_the_ladder_the_binding_and_the_diagnostics_are_told(found: Findings) ->
     assert "shape along tokens | cannot be told | too few steps, or not in the trace" in told
     assert "drift | clear | neither a slope nor a change of level" in told
     assert SECTIONS["residuals"][1](found).count("<details>") == 1  # twelve rows, ten of them shown
+
+
+def test_inputs_that_moved_together_are_told_in_the_words_of_the_fit(found: Findings) -> None:
+    said = "decode_kv_tokens and decode_requests moved together (VIF 11): what either term takes alone is not trustworthy, their sum is"
+    terms = {"decode_requests": {"moved": True, "vif": 9.9}, "decode_kv_tokens": {"moved": True, "vif": 10.7}}
+    plant = {**found.plant, "excitation": {"mixed": {"terms": terms, "negative": {}}}}
+    told = {
+        f"mixed: {said}": "their sum is",
+        "decode: of another regime moved together": "decode_kv_tokens and other inputs moved together (VIF 11)",
+    }
+    for warning, words in told.items():
+        lines = Read(diagnostic_table({**plant, "warnings": [warning]})).lines
+        (row,) = [line for line in lines if line.startswith("excitation | finding | mixed")]
+        assert words in row
+        assert (said in row) == (warning == f"mixed: {said}")
 
 
 def test_a_term_that_does_not_act_is_counted_and_not_listed(found: Findings) -> None:

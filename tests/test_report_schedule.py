@@ -177,10 +177,10 @@ def test_shares_are_shown_as_what_they_come_to_and_a_class_name_stays_text() -> 
 def test_no_gain_that_follows_the_load_passes_for_a_plain_number(found: Findings) -> None:
     controller = controller_with(queued(), spec=RECIPE)
     lines = [" ".join(line.split()) for line in Read(gain_table(controller)).lines]
-    assert "law.margin | 0.06 to 0.2, follows the load | | 0 to 0.95" in lines
+    assert "law.margin | 0.06 to 0.2, follows the load | 1 | 0 to 0.95" in lines
     assert "policy.aging_rate | 0.5 to 1, follows the load | s/s | –" in lines  # noqa: RUF001
     assert any(line.startswith("policy.chunk_tokens | 16 to 2,048, follows the load | tokens") for line in lines)
-    assert any(line.startswith("setpoint | 20.0 ms in an idle engine") for line in lines)
+    assert any(line.startswith("setpoint | 20.0, in an idle engine | ms") for line in lines)
     choice = cards(found)[1]
     assert choice.value == "6.0 to 20.0 %, 0.50 to 1.00 s/s"
     assert choice.notes[-1] == "following the load: margin, aging rate and chunk"

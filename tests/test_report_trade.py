@@ -77,7 +77,14 @@ def test_plant_error_is_a_ladder_and_a_table() -> None:
     assert any(note.text == "lead lost" for note in figure.layout.annotations)
     text = plain(error_table(error))
     assert text.count("<tr>") == 1 + 5
-    for cell in ("floor +3 %", f"slopes {change(-0.1, 0)}", "all times +10 %", "95.0 % [94.0, 96.0]", ">93.0 %<", "+2.0 [-1.0, 3.0]"):
+    for cell in (
+        "floor +3 %",
+        f"slopes {change(-0.1, 0)}",
+        "all times +10 %",
+        "95.0 % [94.0, 96.0]",
+        ">93.0 %<",
+        "+2.0 [\N{MINUS SIGN}1.0, 3.0]",
+    ):
         assert cell in text
     assert "2 drawn from the intervals" in text
     assert "Plants are drawn jointly." in text, "how they were drawn"
@@ -101,7 +108,12 @@ def test_other_traffic_is_a_table_with_the_most_harm_first() -> None:
     text = plain(shift_table(written(Shift(rows, ["longer prompts: none"]).to_json())))
     assert text.count("<tr>") == 1 + 2
     assert text.index("a rate that swings: the fallback would attain more") < text.index("arrivals in bursts")
-    for cell in ("9.5 req/s", "76.0 % [70.0, 80.0]", f"{change(-0.2)} [-30.0, -10.0]", "Not tried: longer prompts: none."):
+    for cell in (
+        "9.5 req/s",
+        "76.0 % [70.0, 80.0]",
+        f"{change(-0.2)} [\N{MINUS SIGN}30.0, \N{MINUS SIGN}10.0]",
+        "Not tried: longer prompts: none.",
+    ):
         assert cell in text
 
 
@@ -157,7 +169,7 @@ def test_what_parts_bring_is_a_table_and_a_sentence() -> None:
     ):
         assert cell in text
     assert ablation_sentence(data) == (
-        "what brings tokens in time is triage (+6.0 points); tokens are lost by order (-2.0 points); no difference is shown for budget law"
+        "what brings tokens in time is triage (+6.0 points); tokens are lost by order (\N{MINUS SIGN}2.0 points); no difference is shown for budget law"
     )
     assert ablation_sentence({}) == "no part is in use that could be taken out"
 

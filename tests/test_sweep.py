@@ -19,6 +19,8 @@ import headway.cli.sweep  # noqa: F401  # puts the command into the app, whateve
 from headway.cli import main
 from headway.controllers.default import default_candidate
 from headway.controllers.simulator import evaluate
+from headway.experiments.baseline import best_static
+from headway.experiments.checkpoint import Ledger
 from headway.experiments.free import free_parameters
 from headway.experiments.promises import COLUMNS, NAMES
 from headway.experiments.run import write_json
@@ -126,6 +128,7 @@ def test_runs_are_those_of_the_simulator_and_the_best_are_chosen_in_training(swe
         assert ranked.heldout.value == pytest.approx(heldout[i, :, ATTAINMENT].mean())
         assert ranked.figures["request_attainment"] == pytest.approx(heldout[i, :, CLEAN].mean())
         assert ranked.gain.value == pytest.approx(ranked.heldout.value / swept.static_heldout.value - 1)
+    assert swept.static == best_static(p, p.draws(EFFORT, heldout=False), (None,), Ledger()).setting, "of ties the one that bears more"
     assert swept.dead == []
     assert swept.front is not None
     assert swept.front.tried["controller"] == len(swept.points)

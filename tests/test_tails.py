@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from headway.models.goodput import ABANDONED, CANCELLED, FINISHED, summarise
 from headway.models.other_goodputs import DEFINITIONS
 from headway.models.signals import Target
 from headway.models.stability import load_of
+from headway.report.data import Findings
+from headway.report.sections import side_section
 from headway.report.tables import side_table
 from headway.report.tails import PARTS, class_tails, more_rows, side_notes
 from headway.tails import refusals, tail
@@ -55,7 +58,7 @@ def test_a_comparison_shows_intervals_refusals_and_the_goodput_of_others() -> No
     low, high = figures()["ci95"]["ttft_s"]["p50"]
     assert low < 0.125 < high
     assert f"<td>125 ms\n[{1e3 * low:.0f} ms, {1e3 * high:.0f} ms]</td>" in html.split("TTFT p50")[1][:60]
-    assert "no TTFT p99.9, TPOT p99.9: needs 2,995 requests, has 400 (one, simulated)" in html
+    assert "no TTFT p99.9, TPOT p99.9: needs 2,995 requests, has 400 (one; simulated)" in html
     for label in ("class batch: TTFT p90", "others&#x27; goodput: vllm_bench", "fairness over classes, Jain", "tokens computed again"):
         assert label in html
     assert all(f"{name}: {text}".replace("'", "&#x27;")[:40] in html for name, text in DEFINITIONS.items())
@@ -69,6 +72,19 @@ def test_rows_beside_goodput_are_there_only_where_they_say_something() -> None:
     assert more_rows([{}]) == class_tails("chat", [{}]) == []
     assert side_notes({"a": {"b": {}}}) == ""
     assert set(PARTS) == {*SUMS, "floor"}
+
+
+def test_a_prediction_is_told_from_the_other_in_the_notes_below_the_table() -> None:
+    grown = {"load": "uncertain", "load_text": "uncertain: its interval holds 1", "refused": {"ttft_s.p99": "it cannot be said"}}
+    still = {"load": "stable", "load_text": "stable (load 0.81)", "refused": {}}
+    validation = {"engine": "sim", "controller": grown, "best_static": still, "predicted": {"controller": grown, "best_static": still}}
+    found = Findings(run=Path("r"), plant={}, controller=None, validation=validation, manifest={}, steps=None)
+    html = side_section(found).replace("\N{NO-BREAK SPACE}", " ")
+    assert "load of predicted, validated on engine sim: uncertain: its interval holds 1" in html
+    assert "load of its prediction, validated on engine sim: stable (load 0.81)" in html
+    assert "no TTFT p99: it cannot be said (controller, predicted; validated on engine sim)" in html
+    assert '<th scope="col">predicted</th>' in html
+    assert '<th scope="col">its prediction</th>' in html
 
 
 def test_a_simulation_past_saturation_says_so_in_its_first_line_and_gives_no_ttft() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from headway.checkpoints import CheckpointFile, checkpoint_of
-from headway.experiments.checkpoint import Ledger, digest, problem_key
+from headway.experiments.checkpoint import OTHERS, Ledger, digest, problem_key
 from headway.experiments.judgement import heldout_draws
 from headway.experiments.statistics import gain_interval
 from headway.experiments.tune import Effort, Problem, Tuned, tune
@@ -112,6 +112,61 @@ def test_an_answer_comes_back_to_the_last_bit_and_a_broken_checkpoint_is_none(tm
         assert Ledger("k", CheckpointFile(path)).taken == 0
     assert digest(np.zeros(2), "a") != digest(np.zeros(2), "b")
     assert digest("ab", "c") != digest("a", "bc")
+
+
+def kept(path: Path, key: str, *questions: str) -> None:
+    """A search that asks, and is killed."""
+    ledger = Ledger(key, CheckpointFile(path))
+    for question in questions:
+        ledger.answer(question, lambda asked=question: np.array([float(len(key + asked))]))
+
+
+def test_a_killed_search_is_not_lost_to_another_one_in_the_same_place(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    kept(path, "seed 0", "a", "b", "c")
+    kept(path, "seed 1", "a")
+    assert Ledger("seed 0", CheckpointFile(path)).taken == 3
+    assert Ledger("seed 1", CheckpointFile(path)).taken == 1
+    first = Ledger("seed 0", CheckpointFile(path))
+    assert first.answer("c", lambda: np.zeros(1)) == [7.0]
+    first.close()
+    assert Ledger("seed 0", CheckpointFile(path)).taken == 0, "only its own are taken away"
+    last = Ledger("seed 1", CheckpointFile(path))
+    assert last.taken == 1
+    last.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_that_finds_all_its_answers_takes_away_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    kept(path, "seed 0", "a")
+    kept(path, "seed 1", "a")
+    Ledger("seed 0", CheckpointFile(path))
+    CheckpointFile(path).clear()  # as who writes the output does, after a search whose store was held
+    assert Ledger("seed 0", CheckpointFile(path)).taken == 0
+    assert Ledger("seed 1", CheckpointFile(path)).taken == 1
+
+
+def test_the_answers_of_the_last_few_problems_are_kept_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    for seed in range(OTHERS + 3):
+        kept(path, f"seed {seed}", "a")
+    assert [Ledger(f"seed {s}", CheckpointFile(path)).taken for s in range(OTHERS + 3)] == [0, 0, *[1] * (OTHERS + 1)]
+    assert len(json.loads(path.read_text(encoding="utf-8"))["others"]) == OTHERS
+
+
+@pytest.mark.parametrize("others", ["x", [1], [{"problem": "seed 1"}], {"a": 1}])
+def test_what_cannot_be_read_of_other_problems_is_left_out(others: Any, tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    kept(path, "seed 0", "a")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert set(content) == {"schema", "problem", "answers"}, "one problem alone is kept as it always was"
+    path.write_text(json.dumps({**content, "others": others}), encoding="utf-8")
+    ledger = Ledger("seed 0", CheckpointFile(path))
+    assert (ledger.taken, ledger.others) == (1, [])
+    ledger.answer("b", lambda: np.zeros(1))
+    ledger.close()
+    assert not list(tmp_path.iterdir())
 
 
 SCRIPT = """

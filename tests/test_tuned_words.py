@@ -9,10 +9,26 @@ from typing import Any
 import pytest
 
 from headway.cli.summary import _law_text
-from headway.cli.tuned import WIDTH, bound_lines, bound_summary, contest_table, look_lines, part_lines, search_lines
-from headway.cli.words import tune_lines
+from headway.cli.terminal import change, ms, percent
+from headway.cli.tuned import (
+    SETTING_UNITS,
+    WIDTH,
+    bound_lines,
+    bound_summary,
+    contest_table,
+    gain_lines,
+    look_lines,
+    part_lines,
+    search_lines,
+    settings_lines,
+)
+from headway.cli.words import found_text, tune_lines
+from headway.controllers import CONTROLLERS
+from headway.controllers.record import ADMISSION_UNITS, PART_UNITS, POLICY_UNITS
 from tests.small_run import tuning_json
+from tests.synthetic_steps import TRUTH
 
+PLANT = {"plant": TRUTH}
 BOUND: dict[str, Any] = {
     "schema": "headway/distance/1",
     "attainment": 1.0,
@@ -67,7 +83,7 @@ PRINTED = """\
 outcome    better than the best static setting (2048 tokens, 64 requests)
 gain       +10.0 % [+8.0, +12.0] of the tokens on time over it, held out
            +1.0 % [-0.2, +2.0] over it with a queue timeout
-settings   margin 0.15, aging_rate 0.5
+settings   margin 0.15, aging_rate 0.5 s/s
                     tuned  best static  + timeout  untuned
   attainment       99.0 %       90.0 %     98.0 %   97.0 %
   clean requests   98.0 %       81.0 %     96.0 %   94.1 %
@@ -106,6 +122,49 @@ def test_the_command_prints_this() -> None:
 
 def test_no_line_is_wider_than_a_narrow_terminal() -> None:
     assert max(len(line) for line in PRINTED.splitlines()) <= WIDTH
+
+
+def test_a_setting_has_its_unit_and_a_line_its_width() -> None:
+    settings = {"margin": 0.0, "aging_rate": 0.09867, "tolerance": 0.01861, "priority.chat": 0.5, "running_limit": 64}
+    settings |= {"memory_price_s": 0.002689, "stride": 0.5, "timeout": None}
+    lines = settings_lines(settings)
+    assert " ".join(" ".join(lines).split()) == (
+        "settings margin 0, aging_rate 0.09867 s/s, tolerance 0.01861 x ttft, priority.chat 0.5 s, running_limit 64 requests, "
+        "memory_price_s 0.002689 s/block, stride 0.5 x ITL budget"
+    )
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_the_units_of_settings_are_those_of_the_record() -> None:
+    words = {"share of ttft": "x ttft", "share of the ITL budget": "x ITL budget", "share of arrivals": "of arrivals"}
+    known = {name: words.get(unit, unit) for name, unit in (POLICY_UNITS | ADMISSION_UNITS | PART_UNITS).items()}
+    for name in ("class_shares", "priority_s"):  # settings have one of each class: share.chat, priority.chat
+        known.pop(name)
+    for kind in ("tracker", "pi"):
+        known |= {name: gain.unit for name, gain in CONTROLLERS[kind](**PLANT if CONTROLLERS[kind].predicts else {}).gains().items()}
+    told = {name: unit for name, unit in known.items() if unit not in ("1", "standard deviations", "times both targets")}
+    assert {name: SETTING_UNITS.get(name) for name in told} == told
+    assert set(SETTING_UNITS) - set(known) == {"priority", "token_budget"}
+
+
+def test_a_gain_that_is_rounded_to_zero_has_no_sign() -> None:
+    tuning = {
+        **tuning_json(),
+        "gain": -0.0002,
+        "gain_ci95": [-0.0004, 0.0004],
+        "gain_over_timeout": 0.0,
+        "gain_over_timeout_ci95": [None, 0.1],
+    }
+    assert gain_lines(tuning) == [
+        "gain       0.0 % [0.0, 0.0] of the tokens on time over it, held out",
+        "           0.0 % over it with a queue timeout",
+    ]
+    assert (percent(-1e-5), ms(-1e-6), change(-0.0001), found_text({"name": "tokens as predicted", "value": -1e-5})) == (
+        "0.0 %",
+        "0.0 ms",
+        "0.0 %",
+        "0.0 %",
+    )
 
 
 def test_what_was_not_looked_at_is_not_told() -> None:

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("dash", reason="the workbench needs dash: pip install 'headway[web]'")
 
 from headway.cli.entry import main
-from headway.experiments.run import read_json, write_json
+from headway.experiments.run import STAGES, read_json, write_json
 from headway.loads import read_controller
 from headway.web import upload
 from headway.web.app import application, body
@@ -33,7 +33,7 @@ from headway.web.pages import PAGES
 from headway.web.pages.live import followable
 from headway.web.pages.loop import look
 from headway.web.picks import number_of, picks_of, search_of
-from headway.web.root import Root
+from headway.web.root import Root, state_of
 from headway.web.views import MOST_KEPT, View, remembered
 from tests.small_run import write_run
 
@@ -311,3 +311,56 @@ def test_what_can_be_followed_lies_below_the_root(root: Root, tmp_path: Path) ->
     assert Asked(view, {}, False, root).root is root
     (root.path / "link.jsonl").unlink()
     (root.path / "whole" / "steps.jsonl").unlink()
+
+
+def test_tables_that_hold_no_steps_are_not_offered_and_those_of_the_run_come_first(root: Root) -> None:
+    files = {
+        "sw/sweep.csv": "margin,attainment,itl_p99_s\n0.1,0.9,0.02\n",
+        "sw/runs.jsonl": '{"at": {"margin": 0.4}, "runs": [[1.0]]}\n',
+        "sw/empty.csv": "",
+        "whole/steps.csv": "step,step_time_s\n1,0.02\n",
+        "sw/later.jsonl": '{"schema": "a heading"}\n{"step": 1, "step_time_s": 0.02}\n',
+    }
+    for k, (name, text) in enumerate(files.items()):
+        (root.path / name).parent.mkdir(exist_ok=True)
+        (root.path / name).write_text(text)
+        os.utime(root.path / name, (2e9 + k, 2e9 + k))
+    try:
+        assert followable(root) == ["sw/later.jsonl", "whole/steps.csv"]
+        assert followable(root, "whole") == ["whole/steps.csv", "sw/later.jsonl"]
+        text, _ = shown(root, "live")
+        assert "sweep.csv" not in text
+        assert "whole/steps.csv --out plant.json" in " ".join(text.split())
+    finally:
+        for name in files:
+            (root.path / name).unlink()
+        (root.path / "sw").rmdir()
+    assert "No trace is being written" in shown(root, "live")[0]
+
+
+def test_a_refused_controller_is_exported_against_its_certificate_only_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "r")
+    refused = {"verdict": "refused", "reason": "no room for one prompt token", "numbers": {}}
+    for place in ("headway.engines.certified", "headway.web.pages.export"):
+        monkeypatch.setattr(f"{place}.certificate_of", lambda record: refused)
+    text, article = shown(Root.of(tmp_path / "r"), "export", "r")
+    assert text.count("no room for one prompt token") == 1
+    assert "refused: " not in text.lower()
+    cards = [part for part in article.children if getattr(part, "className", "") == "command"]
+    plain, other = (" ".join(text_of(card).split()) for card in cards)
+    assert plain.startswith("the same at the command line headway export")
+    assert "--uncertified" not in plain
+    assert other.startswith("against the certificate: writes it all the same")
+    assert other.endswith("--uncertified")
+
+
+def test_a_met_promise_without_a_certificate_is_said_so_in_the_list_of_runs(tmp_path: Path) -> None:
+    write_run(tmp_path / "r")
+    validation = read_json(tmp_path / "r" / "validation.json")
+    write_json(tmp_path / "r" / "validation.json", {**validation, "outcome": "met"})
+    known = read_json(tmp_path / "r" / "manifest.json")
+    write_json(tmp_path / "r" / "manifest.json", {**known, "stages": {stage: {} for stage in STAGES}})
+    assert state_of(tmp_path / "r") == "finished, met"
+    (tmp_path / "r" / "export").mkdir(exist_ok=True)
+    (tmp_path / "r" / "export" / "refused.txt").write_text("refused: no room")
+    assert state_of(tmp_path / "r") == "finished, met, not certified"

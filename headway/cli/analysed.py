@@ -83,13 +83,18 @@ def _stillness(n: dict[str, Any]) -> list[str]:
     """How still the command is under noise, and the sector of slopes that the circle criterion covers."""
     if n.get("noise_swing_tokens") is None:
         return []
-    lines = [
-        f"noise      under +-10 % the budget moves within {n['noise_swing_tokens']:,.0f} tokens, {n['noise_changes_per_50_steps']:.1f} times in "
-        f"50 steps; a quantum of {_figure(n['still_quantum_tokens'], '', 0)} tokens would hold it still"
-    ]
+    lines = [_under_noise(n)]
     if n.get("circle_margin_db") is not None:
         span = f"{n['gain_ratio_low']:.2f} to {n['gain_ratio_high']:.2f} times"
         lines.append(
             f"sector     slopes of {span} what the law assumes, moving at will: {n['circle_margin_db']:.1f} dB left (circle criterion)"
         )
     return lines
+
+
+def _under_noise(n: dict[str, Any]) -> str:
+    """How far and how often noise moves the budget, and the quantum that would hold it, where it is not still already."""
+    if n["noise_swing_tokens"] < 0.5:
+        return "noise      under +-10 % the budget does not move"
+    moved = f"within {n['noise_swing_tokens']:,.0f} tokens, {n['noise_changes_per_50_steps']:.1f} times in 50 steps"
+    return f"noise      under +-10 % the budget moves {moved}; a quantum of {_figure(n['still_quantum_tokens'], '', 0)} tokens would hold it still"

@@ -132,14 +132,12 @@ def main(arguments: list[str] | None = None) -> int:
     for name in COMMANDS:  # each module puts its commands into `app`; loaded here so that importing `main` stays quick
         importlib.import_module(name)
     given = sys.argv[1:] if arguments is None else arguments
+    _writable_streams()
     # typer's own errors carry their sentence in `format_message`, whichever click it was built with
     try:
         result: Any = typer.main.get_command(app).main(given, prog_name="headway", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         result = INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if os.environ.get("HEADWAY_DEBUG"):
             raise
@@ -149,6 +147,16 @@ def main(arguments: list[str] | None = None) -> int:
         stays = f"; finished stages stay in {folder}, `headway run --resume {folder}` goes on from there" if folder else ""
         fail(f"interrupted{stays}")
     return result if isinstance(result, int) else 0
+
+
+def _writable_streams() -> None:
+    """A closed stream takes everything and keeps nothing; one that cannot write a sign writes a question mark."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
+        elif (stream.encoding or "").lower().replace("-", "") != "utf8" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _begun(given: list[str]) -> str | None:

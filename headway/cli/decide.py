@@ -30,9 +30,11 @@ from headway.cli.options import (
     Workload,
     epsilon_given,
     limits_given,
+    load_files,
     not_over_inputs,
     rate_given,
     rows_given,
+    sources_of,
 )
 from headway.cli.served import Model, Serve, VllmEnv
 from headway.cli.terminal import progress_bar, show
@@ -152,7 +154,7 @@ def tune(
     from headway.policies import parse_policy
     from headway.requirements import parse_requirements, parse_robust
 
-    not_over_inputs("--out", out, [plant, workload, target])
+    not_over_inputs("--out", out, [plant, *load_files(workload, target)])
     changed, identified, wanted = parse_policy(policy or ""), read_plant(plant), parse_looks(look, bound)
     asked = {"require": parse_requirements(require or ""), "robust": None if robust is None else parse_robust(robust, seed)}
     load = open_load(workload, target, rate_rps=rate_given(rate), rows=rows_given(rows), epsilon=epsilon_given(epsilon))
@@ -197,6 +199,8 @@ def analyse(
     if out is not None:
         not_over_inputs("--out", out, [controller, plant])
     record, identified = read_controller(controller), read_plant(plant)
+    if out is not None:
+        not_over_inputs("--out", out, sources_of(record, controller), why=f"{controller} was tuned on")
     moved, served = parse_gains(gains or "", record.candidate.law), parse_policy(policy or "")
     delays, candidate = tuple(sorted(set(delay or (1, 2)))), with_gains(record.candidate, moved, served)
     data = analysis(candidate, identified, record.targets, record.limits, delay=delays).to_json()
@@ -250,8 +254,9 @@ def validate(
     from headway.pipeline import validate_stage
     from headway.units import duration_s
 
-    not_over_inputs("--out", out, [controller, plant, workload, target])
+    not_over_inputs("--out", out, [controller, plant, *load_files(workload, target)])
     record = read_controller(controller)
+    not_over_inputs("--out", out, sources_of(record, controller), why=f"{controller} was tuned on")
     load = load_of(record, workload=workload, rate_rps=rate_given(rate), target=target)
     limits = with_limits(record.limits, limits_given(kv_tokens, block, max_seqs, max_len, max_tokens))
     told: dict[str, Any] = {
@@ -300,8 +305,11 @@ def export(
 
     Example: headway export controller.json --engine python --out gains
     """
+    from headway.engines.export import RECORD_FILES
     from headway.loads import read_controller
     from headway.pipeline import export_stage
 
+    if engine in RECORD_FILES:
+        not_over_inputs("--out", out / RECORD_FILES[engine], [controller], fix=f"name another folder, such as {out / engine}")
     data = export_stage(read_controller(controller), engine, out, force=force, uncertified=uncertified, version=version)
     show(data, [f"written    {out}: {', '.join(data['files'])}", *[f"note: {n}" for n in data["warnings"]]], as_json=json)

@@ -26,6 +26,7 @@ from headway.cli.options import (
     hardware_given,
     limits_given,
     not_over_inputs,
+    trace_files,
     where_given,
 )
 from headway.cli.terminal import percent, progress_bar, show
@@ -59,7 +60,7 @@ def fit(
     """
     from headway.pipeline import fit_stage
 
-    not_over_inputs("--out", out, traces)
+    not_over_inputs("--out", out, trace_files(traces))
     with progress_bar() as bar:
         plant, _ = fit_stage(
             traces,

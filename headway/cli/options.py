@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.units import rate_rps as parse_rate
 from headway.units import row_range, share, tokens
+
+if TYPE_CHECKING:
+    from headway.controllers.record import ControllerRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output and nothing else there.")]
 KvTokens = Annotated[str | None, typer.Option("--kv-tokens", help="Engine: size of the KV cache in tokens, such as 200k.")]
@@ -46,7 +50,14 @@ Policy = Annotated[
 ]
 Requests = Annotated[int | None, typer.Option("--requests", min=20, help="Requests per run. [default: about 120 s of arrivals]")]
 Blocks = Annotated[str, typer.Option("--blocks", help="Rows to use: all, even or odd blocks of 200.")]
-Where = Annotated[list[str] | None, typer.Option("--where", help="Use only rows with column=value; may be given more than once.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="Use only rows with column=value, or column=low:high for numbers (both ends in it, either may be left out); "
+        "may be given more than once.",
+    ),
+]
 Format = Annotated[str, typer.Option("--format", help="Format of the trace; auto looks at the content.")]
 Traces = Annotated[list[Path], typer.Argument(help="Trace files.", metavar="TRACE...")]
 Plant = Annotated[Path, typer.Argument(help="plant.json of headway fit.", metavar="PLANT")]
@@ -81,25 +92,36 @@ def limits_given(
     return {k: v for k, v in given.items() if v is not None}
 
 
+COMPARISON = re.compile(r"\s*(\w+)\s*([<>])=?\s*([^<>=\s]*)\s*")
+"""A comparison as other languages write it."""
+
+
 def where_given(texts: list[str] | None) -> dict[str, str]:
     """Row filters from the command line.
 
     Args:
-        texts: each "column=value".
+        texts: each "column=value" or "column=low:high".
 
     Returns:
-        Value by column.
+        Value, or range as it was written, by column.
 
     Raises:
-        ValueError: a text without "=", or a column given twice.
+        ValueError: a text without "=", a comparison, or a column given twice.
     """
     found: dict[str, str] = {}
     for text in texts or []:
         column, equal, value = text.partition("=")
+        compared = COMPARISON.fullmatch(text)
+        if compared:
+            name, sign, end = compared.groups()
+            fix = f"{name}={end}:" if sign == ">" else f"{name}=:{end}"
+            raise ValueError(f"--where takes column=value or column=low:high, got {text!r}; write --where {fix} (the end is in it)")
         if not equal or not column.strip():
-            raise ValueError(f"--where must be column=value, got {text!r}; write for example --where workload_segment=real")
+            raise ValueError(
+                f"--where must be column=value, got {text!r}; write for example --where workload_segment=real, or --where decode_requests=16:64"
+            )
         if column.strip() in found:
-            raise ValueError(f"--where names column {column.strip()!r} twice; one value per column")
+            raise ValueError(f"--where names column {column.strip()!r} twice; one value or one range per column")
         found[column.strip()] = value.strip()
     return found
 
@@ -181,13 +203,17 @@ def hardware_given(llm_name: str | None, device_name: str | None, tp: int) -> An
     return Hardware(model, None if device_name is None else device(device_name), tp)
 
 
-def not_over_inputs(option: str, out: Path, inputs: Iterable[Path | str | None]) -> None:
+def not_over_inputs(
+    option: str, out: Path, inputs: Iterable[Path | str | None], *, why: str = "this command reads", fix: str = "name another file"
+) -> None:
     """Refuse to write over a file that the same command reads: a trace cannot be recorded twice.
 
     Args:
         option: the output's, for the message.
-        out: where the result is to go.
+        out: where the result is to go; a link is followed.
         inputs: files that are read, or texts that may name one; None where one was not given.
+        why: what the inputs are, for the message.
+        fix: what to do, for the message.
 
     Raises:
         ValueError: both are one file.
@@ -195,4 +221,57 @@ def not_over_inputs(option: str, out: Path, inputs: Iterable[Path | str | None])
     for path in inputs:
         # os.path, because a Path raises where a text is too long for a file name
         if path is not None and os.path.exists(path) and out.exists() and os.path.samefile(out, path):
-            raise ValueError(f"{option} {out} would be written over {path}, which this command reads; name another file")
+            raise ValueError(f"{option} {out} would be written over {path}, which {why}; {fix}")
+
+
+def load_files(workload: str | None, target: str | None) -> list[Path | str]:
+    """What is read for a workload and a target, for `not_over_inputs`.
+
+    Args:
+        workload: a file, what is said of one, or what to draw; None where it was not given.
+        target: what was promised, or a TOML file of it; None where it was not given.
+
+    Returns:
+        The workload's files, and the target's text, which may name one.
+    """
+    from headway.workloads import files_of
+
+    return [*(files_of(workload) if workload else []), *([target] if target else [])]
+
+
+def trace_files(traces: Iterable[Path]) -> list[Path]:
+    """What is read for traces, for `not_over_inputs`: the engine's configuration beside each, and tables that are read together.
+
+    Args:
+        traces: files or folders, as they were given.
+
+    Returns:
+        Files; not every one need exist.
+    """
+    from headway.identification.readers.llmservingsim import table_of
+
+    found: list[Path] = []
+    for trace in (Path(table_of(str(given))) for given in traces):
+        parts = trace.name.split(".") if trace.name else []
+        found += [trace, *(trace.with_name(".".join(parts[:n]) + ".engine_config.json") for n in range(len(parts), 0, -1))]
+        if trace.name and trace.with_name("dense.csv").is_file():  # LLMServingSim's
+            above = trace.resolve().parent.parent
+            found += [trace.with_name(name) for name in ("dense.csv", "per_sequence.csv", "meta.yaml", "config.json")]
+            found += [above / "meta.yaml", above / "config.json", *(above / "vllm_run").glob("*")]
+    return found
+
+
+def sources_of(record: ControllerRecord, controller: Path) -> list[Path]:
+    """What a controller was tuned on and is validated with, for `not_over_inputs`.
+
+    Args:
+        record: the controller.
+        controller: its file: its plant is looked for beside it.
+
+    Returns:
+        Files; not every one need exist.
+    """
+    from headway.workloads import files_of
+
+    plant = controller.parent / str(record.plant_file.get("file") or "plant.json")
+    return [plant, *files_of(str(record.workload.get("spec") or ""))]

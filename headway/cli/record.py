@@ -21,6 +21,7 @@ from headway.cli.options import (
     epsilon_given,
     limits_given,
     not_over_inputs,
+    trace_files,
 )
 from headway.cli.served import Model, Serve, VllmEnv, recorded_lines
 from headway.cli.terminal import percent, progress_bar, show, table, warning_lines
@@ -90,7 +91,9 @@ def record(
 
     check_engine(engine)
     out = out or Path("trace.parquet")
-    not_over_inputs("--out", out, [design, device, steps_file])
+    beside = (out.with_suffix(".engine_config.json"), out.with_suffix(".clients.json")) if out.name else ()
+    for written in (out, *beside):
+        not_over_inputs("--out", written, [design, device, steps_file])
     if engine in SERVED:
         if design is not None:
             raise ValueError("--design is held on live kernels; a vLLM server draws its own settings: leave it out")
@@ -159,7 +162,7 @@ def _plan(
 ) -> None:
     from headway.planning import plan_stage
 
-    not_over_inputs(option, out, [known, *(traces or [])])
+    not_over_inputs(option, out, [known, *trace_files(traces or [])])
     with progress_bar() as bar:
         result = plan_stage(
             out,

@@ -89,7 +89,8 @@ def run_lines(found: list[Any], root: Path) -> list[str]:
     for row in found:
         stages = "all" if row.next_stage is None else f"{len(row.done)} of {len(STAGES)}, next {row.next_stage}"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.changed_s))
-        rows.append((str(row.path), when, stages, row.outcome or "-", percent(row.attainment), row.asked))
+        refused = ", not certified" if row.outcome == "met" and (row.path / "export" / "refused.txt").is_file() else ""
+        rows.append((str(row.path), when, stages, (row.outcome or "-") + refused, percent(row.attainment), row.asked))
     widest = len(rows[0]) - 1  # the last column is words: to the left, and unpadded
     lines = [f"{line}  {cells[widest]}" for line, cells in zip(table([r[:widest] for r in rows], indent=""), rows, strict=True)]
     return [*lines, *(f"note: {row.fault}" for row in found if row.fault)]

@@ -82,8 +82,8 @@ def run(
         span = rows_given(rows)
         folder = out
         request = Request(
-            traces=tuple(str(t.resolve()) for t in trace),
-            workload=str(Path(workload).resolve()) if Path(workload).exists() else workload,
+            traces=tuple(map(str, trace)),
+            workload=workload,
             target=target,
             engine=engine,
             objective=objective,

@@ -22,6 +22,7 @@ from headway.cli.options import (
     epsilon_given,
     limits_given,
     not_over_inputs,
+    trace_files,
 )
 from headway.cli.terminal import percent, progress_bar, show, table
 from headway.cli.words import fit_lines
@@ -52,7 +53,7 @@ def scale(
     """
     from headway.scaling import scale_stage
 
-    not_over_inputs("--out", out, traces)
+    not_over_inputs("--out", out, trace_files(traces))
     with progress_bar() as bar:
         plant, _ = scale_stage(
             traces,

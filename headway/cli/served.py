@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.terminal import ms, percent, warning_lines
+from headway.cli.terminal import change, ms, percent, warning_lines
 
 Model = Annotated[
     Path | None, typer.Option("--model", help="vllm: folder of the model. [default: one of 17M random weights, made for it]", metavar="DIR")
@@ -57,7 +57,7 @@ def compared_lines(rows: list[dict[str, Any]]) -> list[str]:
             continue
         shown = ms if row["what"].endswith("_s") else (lambda x: f"{x:.4g}") if row["what"].endswith("_tps") else percent
         ends = "" if row["ci95"] is None else f" [{shown(row['ci95'][0])}, {shown(row['ci95'][1])}]"
-        off = "" if row["off"] is None else f", {100 * row['off']:+.1f} %"
+        off = "" if row["off"] is None else f", {change(row['off'])}"
         lines.append(f"  {row['what']:20} measured {shown(row['measured'])}{ends}, predicted {shown(row['predicted'])}{off}")
     return ["controller, over the runs:", *lines] if lines else []
 

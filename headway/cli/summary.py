@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.cli.terminal import ms, percent, table
+from headway.cli.terminal import change, ms, percent, table
 from headway.cli.tuned import bound_summary
 from headway.cli.words import engine_line, note_lines, rows_line, settings_text, verdict_lines
 
@@ -22,8 +22,7 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
     held, law = plant["heldout"] or {}, data["gains"]
     margin = law.get("margin", {}).get("value")
     budget_ms, setpoint_ms = 1e3 * data["budget_s"], 1e3 * data["setpoint_s"]
-    low, high = tuning["gain_ci95"]
-    early, measured = tuning["gain_over_timeout"], "" if check["outcome"] == "invalid" else f"; {check['gain'] * 100:+.1f} % {_seen(check)}"
+    early, measured = tuning["gain_over_timeout"], "" if check["outcome"] == "invalid" else f"; {change(check['gain'])} {_seen(check)}"
     better = "better" if tuning["outcome"] == "better" else "no better"
     lines = [
         rows_line(plant["rows"]),
@@ -36,8 +35,8 @@ def summary_lines(data: dict[str, Any]) -> list[str]:
         f"static     best of its grid: {settings_text(tuning['best_static']['settings'])}",
         *table(_contest(data), indent="           "),
         *_withheld(check),
-        f"gain       share of tokens on time {tuning['gain'] * 100:+.1f} % [{low * 100:+.1f}, {high * 100:+.1f}] over it, predicted on held-out seeds"
-        f"{measured}; {early * 100:+.1f} % over it with a queue timeout",
+        f"gain       share of tokens on time {change(tuning['gain'], tuning['gain_ci95'])} over it, predicted on held-out seeds"
+        f"{measured}; {change(early)} over it with a queue timeout",
         *bound_summary(tuning),
         *verdict_lines(check),
     ]

@@ -30,7 +30,7 @@ from headway.cli.options import (
     rate_given,
     rows_given,
 )
-from headway.cli.terminal import ms, percent, progress_bar, show, table, warning_lines
+from headway.cli.terminal import change, ms, percent, progress_bar, rounded, show, table, warning_lines
 from headway.cli.words import settings_text
 
 
@@ -119,19 +119,18 @@ def sweep_lines(data: dict[str, Any], out: Path) -> list[str]:
         Lines: the best, the static setting beside them, what changed nothing.
     """
     what = "tokens on time" if data["objective"] == "attainment" else "clean requests"
-    span = lambda value, ends: f"{percent(value)} [{100 * ends[0]:.1f}, {100 * ends[1]:.1f}]"  # noqa: E731
+    span = lambda value, ends: f"{percent(value)} [{rounded(100 * ends[0])}, {rounded(100 * ends[1])}]"  # noqa: E731
     names = list(data["best"][0]["at"])
     rows = [("", *names, f"{what}, held out", "trained", "over best static", "p99 ITL", "shed")]
     for k, best in enumerate(data["best"], 1):
-        gain, figures = best["gain"], best["figures"]
-        low, high = best["gain_ci95"]
+        figures = best["figures"]
         rows.append(
             (
                 f"{k}",
                 *(f"{best['at'][name]:.6g}" for name in names),
                 span(best["heldout"], best["heldout_ci95"]),
                 percent(best["trained"]),
-                f"{100 * gain:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}]",
+                change(best["gain"], best["gain_ci95"]),
                 ms(figures["itl_p99_s"]),
                 percent(figures["shed"]),
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,9 +90,18 @@ def show(value: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:
     if as_json:
         from headway.experiments.run import without_nan
 
-        sys.stdout.write(json.dumps(without_nan(value)) + "\n")
+        _put(json.dumps(without_nan(value)) + "\n")
     else:
-        sys.stdout.write("\n".join(lines) + "\n")
+        _put("\n".join(lines) + "\n")
+
+
+def _put(text: str) -> None:
+    """Write it out. Who reads may have gone (`| head -1`): the result stands all the same, and so does the exit status."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(rows: list[tuple[str, ...]], indent: str = "  ") -> list[str]:
@@ -124,7 +134,7 @@ def ms(value_s: float | None) -> str:
     """
     if value_s is None or value_s != value_s:
         return "-"
-    return f"{value_s:.1f} s" if value_s >= 10 else f"{value_s * 1e3:.0f} ms" if value_s >= 0.1 else f"{value_s * 1e3:.1f} ms"
+    return f"{value_s:.1f} s" if value_s >= 10 else f"{value_s * 1e3:.0f} ms" if value_s >= 0.1 else f"{rounded(value_s * 1e3)} ms"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -137,7 +147,61 @@ def percent(value: float | None, digits: int = 1) -> str:
     Returns:
         In percent.
     """
-    return "-" if value is None or value != value else f"{value * 100:.{digits}f} %"
+    return "-" if value is None or value != value else f"{rounded(100 * value, digits)} %"
+
+
+def rounded(value: float, digits: int = 1, sign: str = "") -> str:
+    """A number to so many digits after the point; one that is rounded to zero has no sign.
+
+    Args:
+        value: number.
+        digits: after the point.
+        sign: "+" shows that of a positive number too.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> rounded(-0.04), rounded(0.04, sign="+"), rounded(-0.06), rounded(1234.5, 0, "+")
+        ('0.0', '0.0', '-0.1', '+1,234')
+    """
+    return unsigned_zero(f"{value:{sign},.{digits}f}")
+
+
+def unsigned_zero(text: str) -> str:
+    """A number that was rounded: a zero loses its sign.
+
+    Args:
+        text: the number alone.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> unsigned_zero("-0.00"), unsigned_zero("+0"), unsigned_zero("-0.01")
+        ('0.00', '0', '-0.01')
+    """
+    return text if text.strip("+-0.") else text.lstrip("+-")
+
+
+def change(value: float | None, ends: Sequence[float | None] = (None, None)) -> str:
+    """A relative change for people, with its sign.
+
+    Args:
+        value: ratio minus 1; None where unknown.
+        ends: of its interval; None where unknown.
+
+    Returns:
+        In percent, with the interval where it is known.
+
+    Example:
+        >>> change(0.0123), change(-0.0002, [-0.0004, 0.01])
+        ('+1.2 %', '0.0 % [0.0, +1.0]')
+    """
+    if value is None or value != value:
+        return "-"
+    span = "" if ends[0] is None else f" [{', '.join('?' if x is None else rounded(100 * x, sign='+') for x in ends)}]"
+    return f"{rounded(100 * value, sign='+')} %{span}"
 
 
 def warning_lines(warnings: list[str]) -> list[str]:

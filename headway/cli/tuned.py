@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.cli.sides import CLASS_TAILS, SIDE_ROWS, class_rows, event_rows
-from headway.cli.terminal import ms, percent, table
+from headway.cli.terminal import change, ms, percent, rounded, table, unsigned_zero
 from headway.tails import refusals
 
 DRAWN = {"jointly": "jointly, as the fit's bootstrap holds them", "apart": "one coefficient at a time, further apart than the trace allows"}
@@ -25,6 +25,31 @@ HELD = "\N{NO-BREAK SPACE}"
 
 INDENT = 11
 """Columns of the word that a line begins with."""
+
+SETTING_UNITS = {
+    "tolerance": "x ttft",
+    "timeout": "x ttft",
+    "aging_rate": "s/s",
+    "chunk_tokens": "tokens",
+    "running_limit": "requests",
+    "lookahead_steps": "steps",
+    "prior_output_tokens": "tokens",
+    "prior_requests": "requests",
+    "prefill_every": "steps",
+    "decode_every": "steps",
+    "stride": "x ITL budget",
+    "priority": "s",
+    "memory_price_s": "s/block",
+    "shed_cap": "of arrivals",
+    "least_tokens": "tokens",
+    "most_tokens": "tokens",
+    "slew_tokens": "tokens",
+    "initial_tokens": "tokens",
+    "quantum_tokens": "tokens",
+    "slope_s_per_token": "s/token",
+    "token_budget": "tokens",
+}
+"""Unit of a setting, where it has one, as `headway.controllers.record` has it; not imported from there, since that would load JAX."""
 
 TAIL_ROWS = (("TTFT p99", "ttft_s"), ("ITL p99", "itl_s"))
 """Quantiles that are shown; others, and their intervals, are in the report and in the file."""
@@ -113,7 +138,8 @@ def settings_lines(settings: Mapping[str, Any]) -> list[str]:
     Returns:
         Lines.
     """
-    known = [f"{k}{HELD}{v:.4g}" if isinstance(v, float) else f"{k}{HELD}{v}" for k, v in settings.items() if v is not None]
+    show = lambda v: f"{v:.4g}" if isinstance(v, float) else f"{v}"  # noqa: E731
+    known = [HELD.join([k, show(v), *SETTING_UNITS.get(k.partition(".")[0], "").split()]) for k, v in settings.items() if v is not None]
     return said("settings", ", ".join(known))
 
 
@@ -127,10 +153,9 @@ def gain_lines(tuning: Mapping[str, Any]) -> list[str]:
         Two lines.
     """
     what = OBJECTIVES[tuning["objective"]]
-    over = lambda value, ends: f"{100 * value:+.1f} % [{_signed(ends[0])}, {_signed(ends[1])}]"  # noqa: E731
     return [
-        f"gain       {over(tuning['gain'], tuning['gain_ci95'])} {what} over it, held out",
-        f"           {over(tuning['gain_over_timeout'], tuning['gain_over_timeout_ci95'])} over it with a queue timeout",
+        f"gain       {change(tuning['gain'], tuning['gain_ci95'])} {what} over it, held out",
+        f"           {change(tuning['gain_over_timeout'], tuning['gain_over_timeout_ci95'])} over it with a queue timeout",
     ]
 
 
@@ -255,8 +280,7 @@ def _knee(one: Mapping[str, Any]) -> str:
 
 def _signed(share: float | None) -> str:
     """A difference of shares in points."""
-    text = "?" if share is None or share != share else f"{100 * share:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
+    return "?" if share is None or share != share else rounded(100 * share, sign="+")
 
 
 def schedule_lines(tuning: Mapping[str, Any]) -> list[str]:
@@ -286,7 +310,7 @@ def _against_constants(found: Mapping[str, Any], objective: str) -> str:
         return f"none of {found['tried']} schedules did better in training than the best constants"
     (low, high), capacity = found["gain_ci95"], objective == "capacity"
     show = (lambda x: f"{x:.3g}") if capacity else percent
-    moved = (lambda x: "?" if x is None or x != x else f"{x:+.2g}") if capacity else _signed
+    moved = (lambda x: "?" if x is None or x != x else unsigned_zero(f"{x:+.2g}")) if capacity else _signed
     what = "requests/s carried" if capacity else OBJECTIVES[objective]
     points = f"{moved(found['gain'])}{'' if capacity else ' points'} [{moved(low)}, {moved(high)}]"
     return f"{show(found['schedule'])} {what}, {show(found['constant'])} with the best constants, {points}, held out"

@@ -7,7 +7,7 @@ from typing import Any
 from headway.cli.fitted import binding_lines, coefficient_lines, ends_text, structure_lines
 from headway.cli.served import compared_lines, others_lines
 from headway.cli.sides import side_table
-from headway.cli.terminal import ms, percent, warning_lines
+from headway.cli.terminal import change, ms, percent, warning_lines
 from headway.cli.tuned import (
     bound_lines,
     contest_table,
@@ -125,6 +125,8 @@ def found_text(check: dict[str, Any]) -> str:
     value, name = check["value"], check["name"]
     if value is None:
         return "nothing"
+    if check.get("unit") == "points":
+        return f"{100 * value:+.1f} points"
     if check.get("unit"):
         return ms(value) if check["unit"] == "s" else f"{value:,.0f} {check['unit']}"
     if name.startswith("p99 ITL"):
@@ -134,7 +136,7 @@ def found_text(check: dict[str, Any]) -> str:
     if name.startswith("the engine"):
         return f"{value:.2f} times"
     signed = name.endswith("as predicted") or name.startswith("no worse")
-    return f"{100 * value:+.1f} %" if signed else percent(value)
+    return change(value) if signed else percent(value)
 
 
 def note_lines(notes: list[str], most: int, where: str = "in the report") -> list[str]:
@@ -272,9 +274,7 @@ def validate_lines(data: dict[str, Any], out: str | None) -> list[str]:
     mark = lambda check: "yes" if check["ok"] else "NO "  # noqa: E731
     lines = [f"outcome    {data['outcome']} on engine {data['engine']}, {counted(data['runs'], 'run')} each", *side_table(sides)]
     lines += [f"  {mark(c)}  {c['name']}: {c['bar']}; found {found_text(c)}" for c in [*data["gates"], *data["checks"]]]
-    ci = data["gain_ci95"]
-    span = f" [{ci[0] * 100:+.1f}, {ci[1] * 100:+.1f}]" if ci[0] is not None else ""
-    lines.append(f"gain       share of tokens on time {data['gain'] * 100:+.1f} %{span} over the best static setting")
+    lines.append(f"gain       share of tokens on time {change(data['gain'], data['gain_ci95'])} over the best static setting")
     lines += [*verdict_lines(data), *drift_lines(data.get("drift"))]
     lines += [*others_lines(data.get("others") or {}), *compared_lines(data.get("compared") or [])]
     return [*lines, *warning_lines(data["notes"]), *([f"written    {out}"] if out else [])]
@@ -304,9 +304,10 @@ def verdict_lines(data: dict[str, Any]) -> list[str]:
     if data["outcome"] == "invalid":
         broken = "; ".join(f"{g['name']}: {g['bar']}; found {found_text(g)}" for g in data["gates"] if not g["ok"])
         return [f"verdict    INVALID, this run says nothing. It needs: {broken}"]
-    missed = [f"{c['name']} {found_text(c)} ({c['bar']})" for c in data["checks"] if not c["ok"]]
-    of_target = [m for m in missed if m.startswith(("on time", "p99 ITL"))]
-    others = [m for m in missed if m not in of_target]
+    said = lambda c: f"{c['name']} {found_text(c)} ({c['bar']})"  # noqa: E731
+    missed = [c for c in data["checks"] if not c["ok"]]
+    of_target = [said(c) for c in missed if c.get("part") == "target" or c["name"].startswith(("on time", "p99 ITL"))]
+    others = [text for c in missed if (text := said(c)) not in of_target]
     return [
         "target     " + ("NOT reached: " + "; ".join(of_target) if of_target else "reached"),
         "prediction " + ("did NOT hold: " + "; ".join(others) if others else "held"),

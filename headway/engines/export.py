@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.controllers.policy import prefill_rate_tps
-from headway.controllers.record import ControllerRecord
+from headway.controllers.record import SCHEMA, ControllerRecord
 from headway.controllers.scheduled import at_rest
 from headway.engines import c99, runtime_laws
 from headway.engines.bundle import runtime_source
@@ -21,7 +21,7 @@ from headway.engines.readme import readme, warnings_of
 from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.engines.runtime_prompts import engines_own
 from headway.engines.targets import TARGETS, export_target, refuse_schedule
-from headway.experiments.run import place_beside
+from headway.experiments.run import MANIFEST, place_beside, read_json
 
 
 class Exported(NamedTuple):
@@ -147,6 +147,15 @@ EXPORTERS: dict[str, Callable[..., Exported]] = {
 }
 """Exporters by the name of what they write for."""
 
+RECORD_FILES = {
+    "json": "controller.json",
+    "vllm": "controller.json",
+    "python": "gains.json",
+    "sglang": "gains.json",
+    "transformers": "gains.json",
+}
+"""The file that holds the whole controller, which may be exported again, by exporter; the others write none."""
+
 
 def gains_json(record: ControllerRecord, certificate: dict[str, Any], *, carried: tuple[str, ...] = ()) -> dict[str, Any]:
     """Content of gains.json: the record, the first estimate of the prefill rate, guard, drift monitor and certificate.
@@ -177,9 +186,29 @@ def gains_json(record: ControllerRecord, certificate: dict[str, Any], *, carried
         **data,
         "prefill_rate_tps": {"value": rate_tps, "unit": "tokens/s"},
         "guard": guard_json(guard_of(record)),
-        "drift": {name: {"value": value, "unit": "1"} for name, value in DRIFT_NUMBERS.items()},
+        "drift": {name: {"value": value, "unit": "1"} for name, value in drift_numbers(record).items()},
         "certificate": certificate,
     }
+
+
+def drift_numbers(record: ControllerRecord) -> dict[str, float]:
+    """The numbers of the drift monitor: as patient as the noise of the plant wants it, where the tuning wrote that down.
+
+    Args:
+        record: the controller.
+
+    Returns:
+        Number by name of DRIFT_NUMBERS; the usual one where the record has none.
+
+    Raises:
+        ValueError: one that is no positive number.
+    """
+    known = record.tuning.get("drift_monitor") or {}
+    numbers = {**DRIFT_NUMBERS, **known} if isinstance(known, dict) else {"": known}
+    for name, value in numbers.items():
+        if name not in DRIFT_NUMBERS or isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise ValueError(f"controller.json: tuning.drift_monitor.{name} must be a number above 0, got {value!r}; tune anew")
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def said_of(record: ControllerRecord, certificate: dict[str, Any]) -> tuple[str, ...]:
@@ -231,13 +260,14 @@ def write_folder(out: str | Path, files: dict[str, str], warnings: tuple[str, ..
         What was written.
 
     Raises:
-        ValueError: it is a file, or a folder that holds something.
+        ValueError: it is a file, a folder that holds something, a run, or what a file would replace is no export.
     """
     folder = Path(out).resolve()
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{out} is a file; name a folder to make")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise ValueError(f"{out} is not empty; name a new folder, or write into it with --force")
+    _keep_tuned(folder, Path(out), files)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = place_beside(folder)
     staging.mkdir()
@@ -252,3 +282,24 @@ def write_folder(out: str | Path, files: dict[str, str], warnings: tuple[str, ..
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return Exported(folder, tuple(files), warnings)
+
+
+def _keep_tuned(folder: Path, out: Path, files: dict[str, str]) -> None:
+    """Refuse, forced or not, to write among a run's files or over a controller that was tuned: only an export may be replaced."""
+    fix = f"name another folder, such as {out / 'exported'}"
+    if str(_content(folder / MANIFEST).get("schema")).startswith("headway/run/"):
+        raise ValueError(f"{out} is the folder of a run, whose files its {MANIFEST} vouches for; {fix}")
+    for name in files:
+        held = _content(folder / name)
+        # an export says at its top whether its loop is certified; what headway tune wrote says it of the tuning
+        if held.get("schema") == SCHEMA and "certificate" not in held:
+            raise ValueError(f"{out / name} is a tuned controller, which this export would replace; {fix}")
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none."""
+    try:
+        found = read_json(file) if file.suffix == ".json" else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -45,6 +45,18 @@ def dig(value: Any, *keys: str) -> Any:
     return value
 
 
+def traces_of(plant: Any) -> list[str]:
+    """The files that a plant was fitted to.
+
+    Args:
+        plant: content of plant.json; None where there is none.
+
+    Returns:
+        Paths as they were given; empty where the plant does not say.
+    """
+    return [str(source["file"]) for source in dig(plant, "sources") or [] if dig(source, "file")]
+
+
 def timeline_of(side: Any) -> dict[str, list[float]]:
     """The recorded steps of one side.
 

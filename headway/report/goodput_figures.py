@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from headway.experiments.batches import BatchCurve
 from headway.report.axes import blank, log_axis, mark
-from headway.report.text import count, number, percent
+from headway.report.text import count, number, percent, signed
 from headway.report.theme import LIGHT, faint
 
 COLLAPSED = 0.9
@@ -69,7 +69,7 @@ def batch_sentence(curve: BatchCurve, controller_tps: float | None = None) -> st
     last = curve.goodput_tps[-1] / max(curve.goodput_tps[i], 1e-9)
     if last < COLLAPSED:
         grown = curve.throughput_tps[-1] / max(curve.throughput_tps[i], 1e-9) - 1
-        text += f" At {count(int(curve.running_limit[-1]))} it has fallen to {percent(last)} of that, while throughput changed by {100 * grown:+.1f} %."
+        text += f" At {count(int(curve.running_limit[-1]))} it has fallen to {percent(last)} of that, while throughput changed by {signed(100 * grown)} %."
     else:
         text += " A larger batch does not collapse at this load."
     if controller_tps is not None:

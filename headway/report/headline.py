@@ -67,14 +67,34 @@ def verdict(found: Findings) -> tuple[str, str, str]:
         text = f"{seen} {how}, the controller put {sides}: a gain of {change(data.get('gain'))}{between(data.get('gain_ci95'))}."
         if outcome == "invalid":
             text = f"The validation {how} cannot say anything: a condition of the experiment itself failed (see below)."
+        if outcome == "met" and uncertified(found):
+            return f"{outcome}, {UNCERTIFIED}", f"{text} {REFUSED_SAID}", "open"
         return outcome, text, "good" if outcome == "met" else "bad"
     if found.controller is not None:
         outcome = str(dig(tuning, "outcome") or "tuned")
         gain = f"{change(dig(tuning, 'gain'))}{between(dig(tuning, 'gain_ci95'))}"
         who = "the controller gains" if schedule_of(found.controller) is None else "its constants, before gains followed the load, gain"
         text = f"Tuned and not yet validated. On held-out seeds {who} {gain} over the best static setting, as predicted."
+        if outcome == "better" and uncertified(found):
+            return f"{outcome}, {UNCERTIFIED}", f"{text} {REFUSED_SAID}", "open"
         return outcome, text, "open"
     return "identified", "There is a plant and no controller yet.", "open"
+
+
+UNCERTIFIED = "not certified"
+REFUSED_SAID = "Its certificate is refused, so it is not exported (see below)."
+
+
+def uncertified(found: Findings) -> bool:
+    """Whether the controller may not ship, however well it does.
+
+    Args:
+        found: the run.
+
+    Returns:
+        True where its export or its certificate was refused.
+    """
+    return found.refusal is not None or dig(found.controller, "tuning", "certificate", "verdict") == "refused"
 
 
 def cards(found: Findings) -> list[Card]:

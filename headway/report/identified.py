@@ -130,7 +130,7 @@ def diagnostic_table(plant: Mapping[str, Any]) -> str:
     found = dig(plant, "diagnostics")
     if not isinstance(found, Mapping) or not isinstance(found.get("sentences"), Mapping):
         return ""
-    rows = [*_excitation(dig(plant, "excitation") or {}), *_diagnosed(found)]
+    rows = [*_excitation(dig(plant, "excitation") or {}, [str(text) for text in dig(plant, "warnings") or []]), *_diagnosed(found)]
     rank = {FOUND: 0, CLEAR: 1, UNTOLD: 2}
     rows.sort(key=lambda row: (rank[row[1]], gravity(row[2])))
     head, look = ("looked at", "verdict", "in words"), "words"
@@ -150,14 +150,15 @@ def _diagnosed(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield (label, UNTOLD, "too few steps, or not in the trace") if untold else (label, CLEAR, clear)
 
 
-def _excitation(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Which inputs did not move, or only together, and which terms plain least squares wants negative."""
+def _excitation(found: Mapping[str, Any], warnings: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Which inputs did not move, or only together, and which terms plain least squares wants negative; pairs in the fit's own words."""
     for regime, row in found.items():
         terms = dig(row, "terms") or {}
         still = [name for name, term in terms.items() if not dig(term, "moved")]
-        both = [name for name, term in terms.items() if (number(dig(term, "vif")) or 0.0) > TOGETHER]
+        both = [text.removeprefix(f"{regime}: ") for text in warnings if text.startswith(f"{regime}: ") and "moved together" in text]
+        both = both or _together({name: vif for name, term in terms.items() if (vif := number(dig(term, "vif")) or 0.0) > TOGETHER})
         said = [f"{_listed(still)} did not move: their terms cannot be told"] if still else []
-        said += [f"{_listed(both)} moved together: trust the sum of their terms, not each"] if both else []
+        said += both
         negative = list(dig(row, "negative") or {})
         said += [f"plain least squares wants {_listed(negative)} negative: held at zero or above"] if negative else []
         yield (
@@ -165,6 +166,14 @@ def _excitation(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             if said
             else ("excitation", CLEAR, f"{regime}: every input moved on its own")
         )
+
+
+def _together(factors: Mapping[str, float]) -> list[str]:
+    """The same of a plant whose fit left no words: one input alone moved with a sum of others."""
+    if not factors:
+        return []
+    who = _listed([*factors]) if len(factors) > 1 else f"{_listed([*factors])} and other inputs"
+    return [f"{who} moved together (VIF {max(factors.values()):,.0f}): trust the sum of their terms, not each"]
 
 
 def _listed(names: Sequence[str]) -> str:

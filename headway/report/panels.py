@@ -8,7 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from headway.models.identified import Hull
-from headway.report.data import REGIMES, Findings, dig, timeline_of, window_of
+from headway.report.data import REGIMES, Findings, dig, timeline_of, traces_of, window_of
 from headway.report.figures import closed_loop, measured_against_predicted, residual_distribution, residuals_in_order
 from headway.report.opened import Opened
 from headway.report.recorded import Recorded, excitation_map, stretches
@@ -39,11 +39,13 @@ class Lack(NamedTuple):
         said: a sentence.
         stage: whose command makes it, a key of `headway.report.commands.commands`; empty where nothing is to be done.
         options: that this command needs beside those that it was given.
+        how: what the command is said to do.
     """
 
     said: str
     stage: str = ""
     options: str = ""
+    how: str = "This makes it"
 
     def command(self, made: Mapping[str, str]) -> str:
         """The command that makes it.
@@ -54,13 +56,32 @@ class Lack(NamedTuple):
         Returns:
             A line for a shell; empty where there is none.
         """
-        return f"{made[self.stage]} {self.options}".strip() if self.stage else ""
+        first = made[self.stage].replace(" --no-bound", "") if self.stage else ""
+        return f"{first} {self.options}".strip() if first else ""
 
 
 Shown = Panel | Lack
 NO_TRACE = Lack("trace.parquet is not there yet.", "trace")
 NOT_TUNED = Lack("controller.json is not there yet.", "tune")
 NOT_VALIDATED = Lack("validation.json is not there yet.", "validate")
+
+
+def worded(lack: Lack, found: Findings) -> Lack:
+    """What is lacking, where the stages were run one by one: `headway fit` reads a trace where it lies and keeps no copy.
+
+    Args:
+        lack: what cannot be shown.
+        found: the run.
+
+    Returns:
+        The same, or of the trace what fits such a folder.
+    """
+    if lack != NO_TRACE or found.manifest.get("request"):
+        return lack
+    files = traces_of(found.plant)
+    where = f"; the plant was fitted to {', '.join(files)}" if files else ""
+    said = f"The stages were run one by one, and headway fit keeps no copy of the trace, so its figures are not here{where}."
+    return Lack(said, "trace", how="This makes a run of its own that holds them")
 
 
 def unsimulated(what: str, found: Opened) -> Lack:

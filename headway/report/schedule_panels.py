@@ -11,7 +11,7 @@ from headway.report.data import Findings, dig
 from headway.report.panels import Panel, Shown
 from headway.report.schedule_figures import axis_of, schedule_figure
 from headway.report.scheduled import Following, following, listed, names_of, ranges, schedule_of, shown_at
-from headway.report.text import MINUS, NONE, count, digits, escape, number, percent, sentence
+from headway.report.text import NONE, count, digits, escape, number, percent, sentence, signed
 
 TITLE = "Gains that follow the load"
 
@@ -136,7 +136,7 @@ def _signed(value: Any, objective: str) -> str:
     known = number(value)
     if known is None:
         return NONE
-    return (f"{known:+.3g}" if objective == "capacity" else f"{100 * known:+.1f}").replace("-", MINUS)
+    return signed(known, "+.3g") if objective == "capacity" else signed(100 * known)
 
 
 def of_constants(controller: Any) -> str:

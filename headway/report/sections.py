@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from headway.report.asked import TARGET_FILE
 from headway.report.cautions import cautions
-from headway.report.commands import beyond_options, commands
+from headway.report.commands import beyond_options, commands_of, target_file
 from headway.report.data import Findings, dig
 from headway.report.goodput_panels import batch_panels, beside_parts, load_panels, tail_panels
 from headway.report.headline import about, cards, verdict
@@ -13,6 +14,7 @@ from headway.report.identified import binding_table, coefficient_table, diagnost
 from headway.report.loop_panels import certificate_sentence, loop_panels
 from headway.report.opened import Opened, opened
 from headway.report.panels import (
+    NO_TRACE,
     NOT_TUNED,
     NOT_VALIDATED,
     Lack,
@@ -23,6 +25,7 @@ from headway.report.panels import (
     order_panels,
     trace_panels,
     validated_panels,
+    worded,
 )
 from headway.report.recorded import set_aside
 from headway.report.schedule_panels import of_constants, schedule_parts
@@ -30,6 +33,9 @@ from headway.report.scheduled import names_of
 from headway.report.tables import aside_table, folded, gain_table, provenance_table, settings_table, side_table
 from headway.report.tails import side_notes
 from headway.report.text import escape, sentence
+
+SEE_TRACE = '<p class="missing">Its figures need the trace: see <a href="#trace">section 1</a>.</p>'
+"""What later sections say where the first has said that there is no trace, and what to do."""
 
 NOTES = 6
 """Warnings that are shown behind the grave ones before the others are folded."""
@@ -60,8 +66,9 @@ def lacking(found: Findings, lack: Lack) -> str:
     Returns:
         HTML with the stage's command.
     """
-    command = lack.command(commands(found.run, found.manifest))
-    how = f" This makes it: <code>{escape(command)}</code>" if command else ""
+    lack = worded(lack, found)
+    command = lack.command(commands_of(found))
+    how = f" {lack.how}: <code>{escape(command)}</code>" if command else ""
     return f'<p class="missing">{escape(lack.said)}{how}</p>'
 
 
@@ -147,7 +154,8 @@ def plant_section(found: Findings) -> str:
     """
     sides = (ladder_table(found.plant) + binding_table(found.plant), coefficient_table(found.plant))
     tables = f'<div class="pair">{"".join(f"<div>{side}</div>" for side in sides if side)}</div>'
-    return beside_each_other(found, fit_panels(found)) + tables
+    shown = fit_panels(found)
+    return (SEE_TRACE if NO_TRACE in shown else beside_each_other(found, shown)) + tables
 
 
 def residual_section(found: Findings) -> str:
@@ -159,7 +167,9 @@ def residual_section(found: Findings) -> str:
     Returns:
         HTML.
     """
-    return panels(found, order_panels(found)) + beside_each_other(found, margin_panels(found)) + diagnostic_table(found.plant)
+    shown = order_panels(found)
+    first = SEE_TRACE if NO_TRACE in shown else panels(found, shown)
+    return first + beside_each_other(found, margin_panels(found)) + diagnostic_table(found.plant)
 
 
 def load_section(found: Findings) -> str:
@@ -258,7 +268,7 @@ def side_section(found: Findings) -> str:
     groups, tuning = {}, dig(found.controller, "tuning")
     if found.validation is not None:
         places = {"controller": ("controller",), "predicted": ("predicted", "controller")}
-        places |= {"best static": ("best_static",), "predicted ": ("predicted", "best_static")}
+        places |= {"best static": ("best_static",), "its prediction": ("predicted", "best_static")}
         engine = found.validation.get("engine")
         groups[f"validated on engine {engine}"] = {heading: dig(found.validation, *place) for heading, place in places.items()}
     names = {"tuned": "heldout", "best static": "best_static", "static + timeout": "best_timeout", "untuned": "untuned"}
@@ -293,14 +303,12 @@ def source_section(found: Findings) -> str:
     Returns:
         HTML.
     """
-    made, more = commands(found.run, found.manifest), beyond_options(found.manifest)
-    lines = [
-        *([f"# {more}"] if more else []),
-        made["run"],
-        "",
-        "# or stage by stage",
-        *(made[k] for k in ("fit", "tune", "validate", "report")),
-    ]
+    made, more, file = commands_of(found), beyond_options(found.manifest), target_file(found)
+    stages = [made[k] for k in ("fit", "tune", "validate", "report")]
+    lines = [*([f"# {more}"] if more else []), made["run"], "", "# or stage by stage", *stages]
+    if not found.manifest.get("request"):  # made stage by stage: a whole run has not all of their options
+        lines = ["# stage by stage, as its files have it", *stages]
+        lines = [*([f"# {TARGET_FILE}", *file, ""] if file else []), *lines]
     return f'<pre tabindex="0">{escape(chr(10).join(lines))}</pre>{provenance_table(found)}'
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headway.controllers.record import ADMISSION_UNITS, PART_UNITS, POLICY_UNITS
 from headway.identification.rows import REASONS
 from headway.report.data import Findings, dig
 from headway.report.scheduled import rows_of
@@ -38,7 +39,30 @@ SIDE_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
 )
 """Rows of a comparison: label, where the number stands, how it is written."""
 
-UNITS = {"1": "", "tokens": "tokens", "requests": "requests"}
+CHOICE = "choice"
+"""What stands for the unit of a word."""
+
+ENGINE_UNITS = {
+    "kv_tokens": "tokens",
+    "block_tokens": "tokens",
+    "max_seqs": "requests",
+    "max_len": "tokens",
+    "max_tokens": "tokens",
+    "swap_block_s": "s",
+}
+"""Unit of an engine's limit, where it has one."""
+
+OWN_UNITS = {
+    "token_budget": "tokens",
+    "margin": "1",
+    "late_rate": "1",
+    "kp": "1",
+    "ki": "1",
+    "least_tokens": "tokens",
+    "most_tokens": "tokens",
+}
+SETTING_UNITS = {**POLICY_UNITS, **ADMISSION_UNITS, **PART_UNITS, **OWN_UNITS, "share": "weight", "priority": "s"}
+"""Unit of a setting, also of one of a single class, such as "priority.chat"."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, groups: Sequence[tuple[str, int]] = (), look: str = "") -> str:
@@ -132,11 +156,11 @@ def settings_table(sides: Mapping[str, Any], follow: str = "") -> str:
     sides = {heading: side for heading, side in sides.items() if dig(side, "settings")}
     names = list(dict.fromkeys(name for side in sides.values() for name in side["settings"]))
     show = lambda value: NONE if value is None else digits(value) if number(value) is not None else str(value)  # noqa: E731
-    rows = [(name, *(show(dig(side, "settings", name)) for side in sides.values())) for name in names]
+    rows = [(name, *(show(dig(side, "settings", name)) for side in sides.values()), _unit(name)) for name in names]
     later = (
         f"<p>The tuned ones are constants; in the controller that was made of them, {escape(follow)} follow the load.</p>" if follow else ""
     )
-    return table(("setting", *sides), rows, "Settings compared in tuning") + later
+    return table(("setting", *sides, "unit"), rows, "Settings compared in tuning") + later
 
 
 def gain_table(controller: Mapping[str, Any]) -> str:
@@ -157,19 +181,37 @@ def gain_table(controller: Mapping[str, Any]) -> str:
                 unit = str(entry.get("unit") or "")
                 span = f"{digits(entry.get('low'))} to {digits(entry.get('high'))}" if entry.get("high") is not None else NONE
                 value = follow.pop(f"{part}.{name}", "") or _each(entry.get("value"), names)
-                rows.append((f"{part}.{name}", value, UNITS.get(unit, unit), span))
+                rows.append((f"{part}.{name}", value + (_yields(numbers) if name == LEAST else ""), unit or "1", span))
             else:
-                rows.append((f"{part}.{name}", str(entry), "", NONE))
-    rows += [(name, value, "", NONE) for name, value in follow.items()]  # of parts that are off but for the load
-    rows.append(("budget", time(controller.get("budget_s")), "", NONE))
-    rows.append(("setpoint", time(controller.get("setpoint_s")) + (" in an idle engine" if moves else ""), "", NONE))
+                rows.append((f"{part}.{name}", str(entry), CHOICE, NONE))
+    rows += [(name, value, _unit(name), NONE) for name, value in follow.items()]  # of parts that are off but for the load
+    for name, beside in (("budget", ""), ("setpoint", ", in an idle engine" if moves else "")):
+        value, _, unit = time(controller.get(f"{name}_s")).partition(" ")
+        rows.append((name, value + beside, unit or "s", NONE))
     for name, value in (dig(controller, "engine") or {}).items():
-        rows.append((f"engine.{name}", digits(value, 7) if number(value) is not None else str(value), "", NONE))
+        numeric = number(value) is not None
+        rows.append(
+            (f"engine.{name}", digits(value, 7) if numeric else str(value), ENGINE_UNITS.get(name, "1") if numeric else CHOICE, NONE)
+        )
     return table(
         ("number", "value", "unit", "allowed"),
         rows,
         f"Controller, law {dig(controller, 'law', 'kind')}: its numbers and the engine's limits",
     )
+
+
+LEAST, MOST = "least_tokens", "most_tokens"
+
+
+def _yields(gains: Mapping[str, Any]) -> str:
+    """Which of a floor and a lower ceiling wins, as `headway.controllers.tracker` has it: the floor gives way."""
+    least, most = (number(dig(gains, name, "value")) for name in (LEAST, MOST))
+    return f", but {digits(most)} acts: the floor gives way to {MOST}" if least is not None and most is not None and least > most else ""
+
+
+def _unit(name: str) -> str:
+    """Unit of a setting; of one class, or of a part of the controller."""
+    return SETTING_UNITS.get(name.removeprefix("law.").removeprefix("policy.").partition(".")[0], "1")
 
 
 def _each(value: Any, names: Sequence[str]) -> str:

@@ -88,9 +88,11 @@ def side_notes(groups: Mapping[str, Mapping[str, Any]]) -> str:
     Returns:
         HTML; empty where nothing was refused and nothing of others is shown.
     """
-    flat = {f"{heading.strip()}, {title}": side for title, group in groups.items() for heading, side in group.items()}
+    flat = {f"{heading}, {title}": side for title, group in groups.items() for heading, side in group.items()}
     loads = {heading: dig(side, "load_text") for heading, side in flat.items() if dig(side, "load_text") not in (None, dig(side, "load"))}
-    lines = [*(f"load of {heading}: {text}" for heading, text in loads.items()), *refusals(flat)]
+    lines = [f"load of {heading}: {text}" for heading, text in loads.items()]
+    for title, group in groups.items():  # by title: it is said once for all who share a reason
+        lines += [f"{text.removesuffix(')')}; {title})" for text in refusals(group)]
     if any(dig(side, "others") for side in flat.values()):
         lines += [f"{name}: {what}" for name, what in DEFINITIONS.items()]
     return f'<ul class="cautions">{"".join(f"<li>{escape(text)}</li>" for text in lines)}</ul>' if lines else ""

@@ -7,6 +7,8 @@ import math
 import re
 from typing import Any
 
+from headway.cli.terminal import unsigned_zero
+
 NONE = "–"  # noqa: RUF001
 """What stands where there is no number."""
 
@@ -44,11 +46,11 @@ def percent(value: Any, digits: int = 1) -> str:
     if share is None:
         return NONE
     if share in (0.0, 1.0):
-        return f"{100 * share:.0f} %"
+        return f"{100 * abs(share):.0f} %"
     digits += digits > 0 and abs(share) < 0.01
     while digits < 5 and abs(float(f"{100 * share:.{digits}f}")) in (0.0, 100.0):
         digits += 1
-    return f"{100 * share:.{digits}f} %".replace("-", MINUS)
+    return f"{signed(100 * share, f'.{digits}f')} %"
 
 
 def change(value: Any, digits: int = 1) -> str:
@@ -66,7 +68,25 @@ def change(value: Any, digits: int = 1) -> str:
         ('+7.3 %', '−0.05 %')
     """
     share = number(value)
-    return NONE if share is None else ("+" if share > 0 else "") + percent(share, digits)
+    text = percent(share, digits)
+    return text if share is None or share <= 0 or not text.strip("0. %") else f"+{text}"
+
+
+def signed(value: float, form: str = "+.1f") -> str:
+    """A number in a form, with a minus of its own width; one that is rounded to zero has no sign.
+
+    Args:
+        value: number.
+        form: of Python's format.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> signed(-0.04), signed(1.26), signed(-2.0)
+        ('0.0', '+1.3', '−2.0')
+    """
+    return unsigned_zero(f"{value:{form}}").replace("-", MINUS)
 
 
 def between(ends: Any, show: Any = change) -> str:
@@ -103,7 +123,7 @@ def time(value_s: Any) -> str:
     scaled, unit = (known, "s") if abs(known) >= 0.9995 else (1e3 * known, "ms")
     size = abs(scaled)
     digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{scaled:.{digits}f} {unit}"
+    return f"{unsigned_zero(f'{scaled:.{digits}f}')} {unit}"
 
 
 def given(value_s: Any) -> str:
@@ -133,7 +153,7 @@ def count(value: Any) -> str:
         The text.
     """
     known = number(value)
-    return NONE if known is None else f"{known:,.0f}"
+    return NONE if known is None else unsigned_zero(f"{known:,.0f}")
 
 
 def digits(value: Any, significant: int = 4) -> str:
@@ -153,7 +173,7 @@ def digits(value: Any, significant: int = 4) -> str:
     known = number(value)
     if known is None:
         return NONE
-    text = f"{known:,.0f}" if abs(known) >= 10**significant else f"{known:,.{significant}g}"
+    text = unsigned_zero(f"{known:,.0f}" if abs(known) >= 10**significant else f"{known:,.{significant}g}")
     return text.replace("-", MINUS) if abs(known) >= 1e-4 else text
 
 

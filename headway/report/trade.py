@@ -11,7 +11,7 @@ from headway.report.axes import blank, mark
 from headway.report.data import dig
 from headway.report.figures import CONTENDERS
 from headway.report.tables import table
-from headway.report.text import NONE, change, count, digits, number, percent
+from headway.report.text import NONE, change, count, digits, number, percent, signed
 from headway.report.theme import LIGHT
 
 FRONTS = (("points", "tuned controller", "tuned", "circle", "solid"), ("static", "static settings", "static", "square", "dash"))
@@ -106,7 +106,7 @@ def error_table(error: Mapping[str, Any]) -> str:
     if held is not None:
         drawn = [number(dig(r, "lead", "value")) for r in rows if r.get("part") == "drawn"]
         worst = min((x for x in drawn if x is not None), default=None)
-        text = NONE if worst is None else f"least {100 * worst:+.1f} points; above 0 on {percent(held, 0)}"
+        text = NONE if worst is None else f"least {signed(100 * worst)} points; above 0 on {percent(held, 0)}"
         cells.append((f"{len(drawn)} drawn from the intervals", "", "", text))
     notes = "".join(f" {text[:1].upper()}{text[1:]}." for text in error.get("notes") or [])
     about = f"Held-out attainment on plants that are not the one fitted.{notes}"
@@ -216,9 +216,9 @@ def ablation_sentence(ablation: Mapping[str, Any]) -> str:
         low, high = number(ends[0]), number(ends[1])
         name = str(part.get("part"))
         if value is not None and low is not None and low > 0:
-            helping.append((value, f"{name} ({100 * value:+.1f} points)"))
+            helping.append((value, f"{name} ({signed(100 * value)} points)"))
         elif value is not None and high is not None and high < 0:
-            harming.append((value, f"{name} ({100 * value:+.1f} points)"))
+            harming.append((value, f"{name} ({signed(100 * value)} points)"))
         else:
             unsure.append(name)
     said = [
@@ -290,7 +290,7 @@ def span_of(estimate: Any) -> str:
     ends = [number(end) for end in dig(estimate, "ci95") or []]
     if len(ends) != 2 or None in ends:
         return ""
-    return " [" + ", ".join(f"{100 * end:.1f}" for end in ends if end is not None) + "]"
+    return " [" + ", ".join(signed(100 * end, ".1f") for end in ends if end is not None) + "]"
 
 
 def points(estimate: Any) -> str:
@@ -303,7 +303,7 @@ def points(estimate: Any) -> str:
         In points with its interval.
     """
     value = number(dig(estimate, "value"))
-    return NONE if value is None else f"{100 * value:+.1f}{span_of(estimate)}"
+    return NONE if value is None else f"{signed(100 * value)}{span_of(estimate)}"
 
 
 def settings_of(settings: Mapping[str, Any]) -> str:

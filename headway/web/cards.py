@@ -13,8 +13,8 @@ import numpy as np
 import plotly.graph_objects as go
 from dash import dcc, html
 
-from headway.report.commands import commands
-from headway.report.panels import Panel, Shown
+from headway.report.commands import commands_of
+from headway.report.panels import Panel, Shown, worded
 from headway.report.text import held
 from headway.report.theme import swaps
 from headway.web.markup import components
@@ -104,8 +104,9 @@ def shown_card(view: View, one: Shown, *, dark: bool = False) -> Any:
     """
     if isinstance(one, Panel):
         return figure_card(one.name, one.figure, one.sentence, dark=dark)
-    command = one.command(commands(view.path, view.findings().manifest))
-    how = [" This makes it: ", html.Code(words_of(command))] if command else []
+    one = worded(one, view.findings())
+    command = one.command(commands_of(view.findings()))
+    how = [f" {one.how}: ", html.Code(words_of(command))] if command else []
     return html.P([one.said, *how], className="missing", role="note")
 
 
@@ -124,12 +125,13 @@ def shown_cards(view: View, shown: Sequence[Shown | str], *, dark: bool = False)
     return [part for row in parts for part in row]
 
 
-def command_card(command: str, name: str | None = None) -> html.Div:
+def command_card(command: str, name: str | None = None, *, label: str = "the same at the command line") -> html.Div:
     """The command that does what the page shows.
 
     Args:
         command: a line for a shell.
         name: identifies it on a page where it changes; None where it does not.
+        label: what it does, in words.
 
     Returns:
         Component with a button that copies it.
@@ -138,7 +140,7 @@ def command_card(command: str, name: str | None = None) -> html.Div:
     if name is not None:
         for component, kind in ((code, COMMAND_TEXT), (copied, COMMAND_COPY)):
             setattr(component, "id", {"type": kind, "name": name})  # noqa: B010  # dash takes no None, and pyright sees no attribute
-    return html.Div([html.Span("the same at the command line", className="soft"), code, copied], className="command")
+    return html.Div([html.Span(label, className="soft"), code, copied], className="command")
 
 
 def words_of(command: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -16,6 +17,10 @@ from headway.report.theme import LIGHT
 
 TAIL_BYTES = 2 << 20
 """How much of the end of a file is read at each look [bytes]."""
+HEAD_BYTES = 16 << 10
+"""How much of the beginning of a file tells whether it holds steps [bytes]."""
+TIMED = "step_time_s"
+"""The column, or the key, without which a row is no step."""
 MOST_STEPS = 2000
 WINDOW = 200
 """Steps of the moving late rate."""
@@ -42,6 +47,25 @@ class Followed(NamedTuple):
     fault: str = ""
 
 
+def holds_steps(path: Path) -> bool:
+    """Whether a file begins as a trace of steps does: its heading, or one of its first lines, has step_time_s.
+
+    Args:
+        path: of a JSON-lines or CSV file.
+
+    Returns:
+        True if so; False also of one that is empty or cannot be read.
+    """
+    try:
+        with path.open("rb") as stream:
+            lines = stream.read(HEAD_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return False
+    if path.suffix == ".csv":
+        return TIMED in next(csv.reader(lines[:1]), [])
+    return any(_number(row.get(TIMED)) is not None for row in _json(lines))
+
+
 def follow(path: Path) -> Followed:
     """Read the last steps of a trace, whole lines only: the last may be half written.
 
@@ -62,14 +86,14 @@ def follow(path: Path) -> Followed:
         return _none(0, f"{path.name} cannot be read: {error.strerror or error}")
     lines = text.split("\n")[1 if begin > len(head) else 0 : -1]
     rows = _csv(head, lines) if path.suffix == ".csv" else _json([head.decode("utf-8", "replace"), *lines])
-    rows = [row for row in rows if _number(row.get("step_time_s")) is not None][-MOST_STEPS:]
+    rows = [row for row in rows if _number(row.get(TIMED)) is not None][-MOST_STEPS:]
     if not rows:
-        return _none(size, f"{path.name} holds no row with step_time_s yet")
+        return _none(size, f"{path.name} holds no row with {TIMED} yet")
     column = lambda name: np.array([v if (v := _number(row.get(name))) is not None else np.nan for row in rows])  # noqa: E731
     step = column("step")
     step = np.where(np.isfinite(step), step, np.arange(len(rows)))
     others = {name: values for name in OTHERS if np.isfinite(values := column(name)).any()}
-    return Followed(step, column("step_time_s"), others, str(rows[-1].get("mode") or ""), size)
+    return Followed(step, column(TIMED), others, str(rows[-1].get("mode") or ""), size)
 
 
 def _none(size: int, fault: str) -> Followed:
@@ -89,8 +113,6 @@ def _json(lines: list[str]) -> list[dict[str, Any]]:
 
 
 def _csv(head: bytes, lines: list[str]) -> list[dict[str, Any]]:
-    import csv
-
     names = next(csv.reader(io.StringIO(head.decode("utf-8", "replace"))), [])
     return [dict(zip(names, cells, strict=False)) for cells in csv.reader(lines) if len(cells) == len(names)]
 

@@ -102,4 +102,5 @@ def state_of(path: Path) -> str:
     if not (path / MANIFEST).is_file():
         return "single files"
     row = row_of(path)
-    return row.fault or (f"next: {row.next_stage}" if row.next_stage else f"finished, {row.outcome or 'no outcome'}")
+    refused = ", not certified" if row.outcome == "met" and (path / STAGES["export"] / "refused.txt").is_file() else ""
+    return row.fault or (f"next: {row.next_stage}" if row.next_stage else f"finished, {row.outcome or 'no outcome'}{refused}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from headway.identification.diagnostics.staircase import staircase
 from headway.identification.diagnostics.variance import variance
 from headway.identification.diagnostics.whiteness import whiteness
 from headway.identification.rows import IDLE
+from headway.identification.structures.ladder import Rung, tried_text
 from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.structures.learn import rows_of
 from headway.identification.trace import Trace
@@ -36,6 +38,8 @@ def diagnose(
     *,
     epsilon: float = 0.01,
     lag: Lag | None = None,
+    max_seqs: int | None = None,
+    tried: Sequence[Rung] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Run every diagnostic that the trace has columns for.
 
@@ -47,12 +51,15 @@ def diagnose(
         selected: rows asked for, shape (k,), bool.
         epsilon: share of steps over the budget that the margins allow, in (0, 1).
         lag: time booked on neighbours that was taken out before the fit, and is before the diagnostics; None for none.
+        max_seqs: most requests that the engine runs at once; None where nobody said.
+        tried: rungs of the ladder that chose the plant's structure; None where somebody named it.
 
     Returns:
         (findings by name of the diagnostic, as plain JSON values, and under "sentences" what each has to say; these
         sentences in order, those that may follow from a jump counted only).
     """
-    pairs = _of_residuals(trace, plant, used, epsilon, lag or Lag.none())
+    structures = {regime: tried_text(tried, regime) for regime in ("decode", "mixed")}
+    pairs = _of_residuals(trace, plant, used, epsilon, lag or Lag.none(), structures, max_seqs)
     throttled = np.zeros(len(trace), bool)
     throttled[np.flatnonzero(used)] = slow_rows(pairs["drift"][0], int(used.sum()))
     step, stream = trace.frame["step"].to_numpy(), trace.stream
@@ -77,7 +84,9 @@ def _told(sentences: dict[str, list[str]], jump: bool) -> list[str]:
     return [*told[:at], told[at] + follow, *told[at + 1 :]]
 
 
-def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float, lag: Lag) -> dict[str, tuple[Any, list[str]]]:
+def _of_residuals(
+    trace: Trace, plant: Plant, used: np.ndarray, epsilon: float, lag: Lag, structures: dict[str, str], max_seqs: int | None
+) -> dict[str, tuple[Any, list[str]]]:
     batch = rows_of(trace.batch(), used)
     predicted, beside = np.asarray(plant.step_time_s(trace.batch()), float), neighbours_of(trace)
     predicted = (predicted * lag.factor(predicted, beside))[used]
@@ -91,10 +100,12 @@ def _of_residuals(trace: Trace, plant: Plant, used: np.ndarray, epsilon: float, 
     residual[timed] -= levels(moved[0], residual[timed], stream[timed], mixed[timed])
     white, said = whiteness(residual[timed], mixed[timed], stream[timed])
     inputs = {name: column[timed] for name, column in columns.items()}
+    tokens = batch.decode_requests + batch.prefill_tokens
+    climbed = staircase(residual, mixed, stream, tokens, decode_requests=batch.decode_requests, max_seqs=max_seqs, structures=structures)
     return {
         "whiteness": (white, said if ordered else [UNORDERED]),
-        "independence": independence(residual[timed], predicted[timed], mixed[timed], stream[timed], inputs),
-        "lack_of_fit": staircase(residual, mixed, stream, batch.decode_requests + batch.prefill_tokens),
+        "independence": independence(residual[timed], predicted[timed], mixed[timed], stream[timed], inputs, structures=structures),
+        "lack_of_fit": climbed,
         "variance": variance(whole, predicted, mixed, stream, columns, epsilon=epsilon),
         "drift": moved,
     }

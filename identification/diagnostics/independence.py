@@ -27,7 +27,13 @@ LARGE_SHARE = 0.25
 
 
 def independence(
-    residual: np.ndarray, predicted_s: np.ndarray, mixed: np.ndarray, stream: np.ndarray, columns: Mapping[str, np.ndarray]
+    residual: np.ndarray,
+    predicted_s: np.ndarray,
+    mixed: np.ndarray,
+    stream: np.ndarray,
+    columns: Mapping[str, np.ndarray],
+    *,
+    structures: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Correlate the residual with each input of the same step, of those before and of those after.
 
@@ -40,6 +46,7 @@ def independence(
         mixed: whether the step has prefill, shape (k,), bool.
         stream: number of the source of each row, shape (k,).
         columns: inputs by name, the fields of `Batch`, each of shape (k,).
+        structures: what to say of other structures, by regime; None says nothing.
 
     Returns:
         ({regime: {"steps", "band99", "inputs": {name: {"lag0", "lag", "correlation", "p"}}, "step_before" and
@@ -64,7 +71,11 @@ def independence(
         found["inputs"] = {name: case.lags(j) for j, name in enumerate(names)}
         found["step_before"], found["step_after"] = case.beside(1), case.beside(-1)
         result[regime] = found
-        said = said + _own(regime, found) + _neighbour(regime, found, residual[rows[at]], case.prefill_beside(names))
+        said = (
+            said
+            + _own(regime, found, (structures or {}).get(regime, ""))
+            + _neighbour(regime, found, residual[rows[at]], case.prefill_beside(names))
+        )
     return result, said
 
 
@@ -105,7 +116,7 @@ class _Case:
         return {} if j is None else {"before": self.inputs[self.at - 1, j] > 0, "after": self.inputs[self.at + 1, j] > 0}
 
 
-def _own(regime: str, found: dict[str, Any]) -> list[str]:
+def _own(regime: str, found: dict[str, Any], advice: str) -> list[str]:
     """The input of the step itself that the residual depends on most."""
     limit = float(norm.isf(LEVEL / 2 / max(len(found["inputs"]), 1)) / np.sqrt(found["steps"]))
     name = max(found["inputs"], key=lambda key: abs(found["inputs"][key]["lag0"]))
@@ -115,7 +126,7 @@ def _own(regime: str, found: dict[str, Any]) -> list[str]:
     way = "longer" if value > 0 else "shorter"
     return [
         f"{regime}: steps with more {name} are {way} than the plant says (correlation {value:+.2f}, band +-{found['band99']:.2f}): their term is "
-        "missing, bent or held at zero; try another structure"
+        f"missing, bent or held at zero{'; ' * bool(advice)}{advice}"
     ]
 
 

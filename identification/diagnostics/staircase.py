@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from headway.identification.choice import column_range
 from headway.identification.diagnostics.correlation import autoregression, chance, explained, filtered, sampled, settled, spread, whole
 
 BINS = 30
@@ -21,7 +23,11 @@ JUMP = 0.05
 JUMP_SPREADS = 4.0
 """The same in standard errors of the difference of the two means."""
 CLIFF = 0.2
-"""Jump from which on it is worth a cap on what may run."""
+"""Jump from which on it may be worth a cap on what may run."""
+ROOM = 0.5
+"""Share of a token budget that prompts must be left beside the decodes for the budget to be proposed."""
+FEWEST_TO_FIT = 100
+"""Steps of a range of tokens from which on it is named as one to fit alone: a margin of one late step in a hundred needs them [steps]."""
 NAMED = 5
 """Jumps that are named at most, the largest."""
 
@@ -40,7 +46,16 @@ class Jump(NamedTuple):
     size: float
 
 
-def staircase(residual: np.ndarray, mixed: np.ndarray, stream: np.ndarray, tokens: np.ndarray) -> tuple[dict[str, Any], list[str]]:
+def staircase(
+    residual: np.ndarray,
+    mixed: np.ndarray,
+    stream: np.ndarray,
+    tokens: np.ndarray,
+    *,
+    decode_requests: np.ndarray | None = None,
+    max_seqs: int | None = None,
+    structures: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
     """Lack-of-fit test of the residual against the tokens that a step runs, per regime, and where it jumps.
 
     F test of the means of bins of tokens, residual and bins filtered by the residual's own autoregression.
@@ -50,6 +65,9 @@ def staircase(residual: np.ndarray, mixed: np.ndarray, stream: np.ndarray, token
         mixed: whether the step has prefill, shape (k,), bool.
         stream: number of the source of each row, shape (k,).
         tokens: decode requests plus prefill tokens of the step, shape (k,) [tokens].
+        decode_requests: of the step, shape (k,) [requests]; None where they are not known apart.
+        max_seqs: most requests that the engine runs at once; None where nobody said: the trace's own then.
+        structures: what to say of other structures, by regime; None says nothing.
 
     Returns:
         ({regime: {"steps", "p", "share", "bins": [[from, to, steps, mean residual]], "jumps": [[below, above, size]]}};
@@ -63,7 +81,10 @@ def staircase(residual: np.ndarray, mixed: np.ndarray, stream: np.ndarray, token
     for regime, mask in (("decode", ~mixed[rows]), ("mixed", mixed[rows])):
         chosen = rows[mask]
         result[regime] = found = _regime(residual[chosen], stretch[mask], tokens[chosen])
-        said = said + (_said(regime, found) if found else [])
+        if found and found["p"] < LEVEL and max(abs(row[3]) for row in found["bins"]) >= MISSED:
+            requests = None if decode_requests is None else decode_requests[chosen]
+            advice = (structures or {}).get(regime, "")
+            said = [*said, _said(regime, found, tokens[chosen], requests, advice) + _cap(regime, found, decode_requests, max_seqs)]
     return result, said
 
 
@@ -132,22 +153,52 @@ def _jumps(residual: np.ndarray, tokens: np.ndarray) -> list[Jump]:
     return found
 
 
-def _said(regime: str, found: dict[str, Any]) -> list[str]:
+def _said(regime: str, found: dict[str, Any], tokens: np.ndarray, requests: np.ndarray | None, advice: str) -> str:
     means = [row[3] for row in found["bins"]]
-    if found["p"] >= LEVEL or max(np.abs(means)) < MISSED:
-        return []
     missed = f"the plant misses steps by {np.expm1(min(means)):+.0%} to {np.expm1(max(means)):+.0%} along their tokens"
     head = f"{regime}: {missed} (lack of fit, {chance(found['p'])})"
     jumps = sorted(found["jumps"], key=lambda jump: jump[1])
     if not jumps:
         worst = found["bins"][int(np.argmax(np.abs(means)))]
-        return [
+        return (
             f"{head}, most between {worst[0]:,.0f} and {worst[1]:,.0f}: the step time bends where the plant runs straight; "
-            "try another structure, or fit only the range that the engine runs in"
-        ]
+            f"fit only the range that the engine runs in ({_option(regime, worst, tokens, requests)}){'; ' * bool(advice)}{advice}"
+        )
     first, *others = (f"{above:,.0f} tokens ({size:+.0%})" for _, above, size in jumps)
     word = f"a staircase or {'cliffs' if others else 'a cliff'} at {first}" + "".join(f" and {other}" for other in others)
-    highest = max(jumps, key=lambda jump: jump[2])
-    knob = "running limit" if regime == "decode" else "token budget"
-    cap = f"; keep the {knob} at or below {highest[0]:,.0f}, the last before the largest jump" if highest[2] >= CLIFF else ""
-    return [f"{head}: {word}, which this plant does not hold (captured graph sizes){cap}"]
+    return f"{head}: {word}, which this plant does not hold (captured graph sizes)"
+
+
+def _option(regime: str, worst: list[Any], tokens: np.ndarray, requests: np.ndarray | None) -> str:
+    """How to take the steps that the plant misses most: no column holds all tokens of a step, so by those of its regime."""
+    here = (tokens >= worst[0]) & (tokens <= worst[1])
+    if requests is None or here.sum() < FEWEST_TO_FIT:
+        return "--where COLUMN=LOW:HIGH"
+    name, values = ("decode_requests", requests) if regime == "decode" else ("prefill_tokens", tokens - requests)
+    return f"{column_range(name, float(values[here].min()), float(values[here].max()))} takes these"
+
+
+def _cap(regime: str, found: dict[str, Any], decode_requests: np.ndarray | None, max_seqs: int | None) -> str:
+    """What a cap below the largest jump would cost: a budget that decodes use up starves the prompts."""
+    highest = max(found["jumps"], key=lambda jump: jump[2], default=(0.0, 0.0, 0.0))
+    if highest[2] < CLIFF:
+        return ""
+    cap = highest[0]
+    if regime == "decode":
+        return f"; a running limit of {cap:,.0f} stays below it, but lets requests wait: {_shows('max-seqs', cap)}"
+    if max_seqs is not None:
+        most, source = float(max_seqs), "max_seqs"
+    elif decode_requests is not None:
+        most, source = float(decode_requests.max()), "the most of the trace"
+    else:
+        return f"; a token budget of {cap:,.0f} stays below it, but pays only if it leaves room for prompts: {_shows('max-tokens', cap)}"
+    left = max(cap - most, 0.0)
+    room = f"{left:,.0f} tokens" if left else "none"
+    beside = f"leaves {room} for prompts beside {most:,.0f} decode requests ({source})"
+    if left < ROOM * cap:
+        return f"; no token budget below it is advised: {cap:,.0f} {beside}; {_shows('max-tokens', cap)}"
+    return f"; a token budget of {cap:,.0f} stays below it and {beside}; {_shows('max-tokens', cap)}"
+
+
+def _shows(option: str, cap: float) -> str:
+    return f"`headway simulate PLANT --{option} {cap:.0f}` shows what that costs (this plant leaves the cliff out)"

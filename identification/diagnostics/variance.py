@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from headway.identification.choice import column_range
 from headway.identification.diagnostics.correlation import autoregression, chance, explained, filtered, sampled, spread, whole
 
 FEWEST = 60
@@ -46,10 +47,11 @@ def variance(
         epsilon: share of steps over the budget that the margins allow, in (0, 1).
 
     Returns:
-        ({regime: {"steps", "spread", "against": {name: {"p", "rank_correlation", "low", "high", "over"}}}}; what there
-        is to say, one sentence each). low and high are the robust standard deviation in the bottom and the top third of
-        the input, over the share of steps over the regime's margin in the third that scatters more. A regime without
-        enough steps is None.
+        ({regime: {"steps", "spread", "against": {name: {"p", "rank_correlation", "low", "high", "over", "thirds", "noisy_steps"}}}};
+        what there is to say, one sentence each). low and high are the robust standard deviation in the bottom and the top
+        third of the input, over the share of steps over the regime's margin in the third that scatters more, thirds the
+        largest input of the bottom and the smallest of the top one, noisy_steps how many the third that scatters more holds.
+        A regime without enough steps is None.
 
     Source:
         Breusch and Pagan, A simple test for heteroscedasticity, 1979; Koenker, A note on studentizing it, 1981.
@@ -72,21 +74,25 @@ def variance(
     return result, said + _between(result)
 
 
-def _against(residual: np.ndarray, values: np.ndarray, stretch: np.ndarray, epsilon: float) -> dict[str, float]:
+def _against(residual: np.ndarray, values: np.ndarray, stretch: np.ndarray, epsilon: float) -> dict[str, Any]:
     size, rank = rankdata(np.abs(residual - np.median(residual))), rankdata(values)
     size, rank = size - size.mean(), rank - rank.mean()
     phi = autoregression(size, stretch)
     good = whole(stretch, len(phi))
     found = explained(filtered(size, phi)[good], np.ones((int(good.sum()), 0)), filtered(rank, phi)[good, None])
     first, second = np.quantile(values, [1 / 3, 2 / 3])
-    bottom, top = residual[values <= first], residual[values >= second]
+    below, above = values <= first, values >= second
+    bottom, top = residual[below], residual[above]
     low, high = spread(bottom), spread(top)
-    over = (top if high > low else bottom) > np.quantile(residual, 1 - epsilon)
+    thirds = [float(values[below].max()), float(values[above].min())]
+    noisy = top if high > low else bottom
+    over = noisy > np.quantile(residual, 1 - epsilon)
     correlation = float(size @ rank / np.sqrt((size @ size) * (rank @ rank))) if size.any() else 0.0
-    return {"p": found.p, "rank_correlation": correlation, "low": low, "high": high, "over": float(over.mean())}
+    shown = {"p": found.p, "rank_correlation": correlation, "low": low, "high": high, "over": float(over.mean())}
+    return {**shown, "thirds": thirds, "noisy_steps": len(noisy)}
 
 
-def _said(regime: str, against: dict[str, dict[str, float]], epsilon: float) -> list[str]:
+def _said(regime: str, against: dict[str, dict[str, Any]], epsilon: float) -> list[str]:
     """The input along which the scatter changes most, the predicted time first if it does as well."""
     clear = [
         name
@@ -108,8 +114,18 @@ def _said(regime: str, against: dict[str, dict[str, float]], epsilon: float) -> 
     calm, noisy = (case["low"], case["high"]) if more else (case["high"], case["low"])
     return [
         f"{regime}: steps of {word} {what} scatter by {noisy:.1%}, the others by {calm:.1%} ({chance(case['p'])}): of those, {case['over']:.1%} "
-        f"exceed a margin made for {epsilon:.1%}; fit the operating point that you run at (--where), or ask for a smaller epsilon"
+        f"exceed a margin made for {epsilon:.1%}; fit the operating point that you run at ({_option(against, clear, epsilon)}), or ask for a smaller epsilon"
     ]
+
+
+def _option(against: dict[str, dict[str, Any]], clear: list[str], epsilon: float) -> str:
+    """How to take the third that scatters more: by a column of the trace, and only where it holds steps enough for a margin."""
+    columns = [name for name in clear if name != PREDICTED and against[name]["noisy_steps"] >= 1 / epsilon]
+    if not columns:
+        return "--where COLUMN=LOW:HIGH"
+    name = max(columns, key=lambda key: against[key]["over"])
+    (below, above), more = against[name]["thirds"], against[name]["high"] > against[name]["low"]
+    return f"{column_range(name, *((above, np.inf) if more else (-np.inf, below)))} takes those that scatter more"
 
 
 def _between(result: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ KEYS = {
     "scheduler_config.max_num_batched_tokens": "max_tokens",
     **{f"headway.{field}": field for field in ("kv_tokens", "block_tokens", "max_seqs", "max_len", "max_tokens")},
 }
-"""vLLM's names, and Headway's own beside a trace it recorded, by the field of `Limits` that they are."""
+"""vLLM's names, and Headway's own beside a trace it recorded, by the field of `Limits` that they are. Each is read without its
+section as well, as an engine's own flags are written."""
 TENSOR_PARALLEL = "parallel_config.tensor_parallel_size"
 """vLLM's name for the number of devices that share each layer."""
+MOST = 10**9
+"""Largest limit that is believed: larger than any engine's cache, and what the readers believe of a step."""
 
 
 def engine_limits(files: Iterable[str], frame: pl.DataFrame) -> tuple[dict[str, int], list[str]]:
@@ -34,12 +37,15 @@ def engine_limits(files: Iterable[str], frame: pl.DataFrame) -> tuple[dict[str, 
         (limits by field of `Limits` [tokens, requests]; what there is to say, one sentence each).
 
     Raises:
-        TraceError: a configuration that is no JSON object, or a limit in it that is no whole number above zero.
+        TraceError: a configuration that is no JSON object, a limit in it that is no whole number above zero, or one that it
+            gives under two names that differ.
     """
     engine: dict[str, int] = {}
-    said = []
+    said: list[str] = []
     for file in files:
-        for field, value in _beside(Path(file)).items():
+        found, unknown = _beside(Path(file))
+        said.extend(line for line in unknown if line not in said)
+        for field, value in found.items():
             if engine.setdefault(field, value) != value:
                 said.append(f"the engines of these files differ in {field} ({engine[field]} and {value}); the larger is taken")
                 engine[field] = max(engine[field], value)
@@ -61,10 +67,10 @@ def tensor_parallel(files: Iterable[str]) -> list[int | None]:
         One size for each file; None where no configuration lies beside it, or none that says so.
 
     Raises:
-        TraceError: a configuration that is no JSON object, or a size in it that is no whole number above zero.
+        TraceError: a configuration that is no JSON object, a size in it that is no whole number above zero, or two that differ.
     """
     configs = [_config_of(Path(file)) for file in files]
-    return [None if config is None else _whole(config, _content(config), TENSOR_PARALLEL) for config in configs]
+    return [None if config is None else _whole(config, _content(config), [TENSOR_PARALLEL]) for config in configs]
 
 
 def _config_of(trace: Path) -> Path | None:
@@ -74,14 +80,18 @@ def _config_of(trace: Path) -> Path | None:
     return next((config for config in tried if config.is_file()), None)
 
 
-def _beside(trace: Path) -> dict[str, int]:
-    """The limits in the configuration of this trace."""
+def _beside(trace: Path) -> tuple[dict[str, int], list[str]]:
+    """The limits in the configuration of this trace, and a sentence where there is one that says none of them."""
     config = _config_of(trace)
     if config is None:
-        return {}
+        return {}, []
     content = _content(config)
-    found = ((field, _whole(config, content, key)) for key, field in KEYS.items())
-    return {field: value for field, value in found if value is not None}
+    found = ((field, _whole(config, content, [key for key in KEYS if KEYS[key] == field])) for field in dict.fromkeys(KEYS.values()))
+    limits = {field: value for field, value in found if value is not None}
+    if limits or _whole(config, content, [TENSOR_PARALLEL]):
+        return limits, []
+    known = ", ".join(dict.fromkeys(key.partition(".")[2] for key in KEYS))
+    return {}, [f"{config.name} holds no limit of the engine that Headway knows, so none was taken from it; known are {known}"]
 
 
 def _content(config: Path) -> dict[str, Any]:
@@ -94,13 +104,19 @@ def _content(config: Path) -> dict[str, Any]:
     return content
 
 
-def _whole(config: Path, content: dict[str, Any], key: str) -> int | None:
-    """A whole number above zero, under its dotted name or in its section; None where it is not there."""
-    section, name = key.split(".")
-    nested = content.get(section)
-    value = content.get(key, nested.get(name) if isinstance(nested, dict) else None)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise TraceError(config, "a whole number above zero", column=key, found=value)
-    return value
+def _whole(config: Path, content: dict[str, Any], keys: Sequence[str]) -> int | None:
+    """A whole number above zero, under the dotted name of a key, in its section or alone; None where none of them is there."""
+    given: dict[str, Any] = {}
+    for key in keys:
+        section, name = key.split(".")
+        nested = content.get(section)
+        given |= {key: content.get(key, nested.get(name) if isinstance(nested, dict) else None), name: content.get(name)}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise TraceError(config, "a whole number above zero", column=name, found=value)
+        if value > MOST:
+            raise TraceError(config, f"a whole number of at most {MOST:.0e}", column=name, found=value)
+    if len(set(given.values())) > 1:
+        raise TraceError(config, "one number under all names of a limit", column=", ".join(given), found=list(given.values()))
+    return next(iter(given.values()), None)

@@ -23,6 +23,8 @@ CLOCK = ("t_mono", "sched_us", "exec_ms")
 KEPT = {"budget": "token_budget", "max_active": "running_limit", "chunk_cap": "chunk_tokens", "mode": "mode", "inflight": "inflight"}
 PIECE_ROWS = 250_000
 """Rows of a Parquet file that are read at once [rows]."""
+SWAPPED_SHARE = 0.5
+"""Share of the steps that read the cache from which on too few tokens for their requests mean another column, not a slip."""
 HOST_SHARE = 0.02
 """Share of the period outside the step time from which on it is said: below it no target would notice."""
 
@@ -54,7 +56,7 @@ def read_steps(opened: Opened) -> Table:
         The trace's columns, and all others as they are.
 
     Raises:
-        TraceError: a column missing, a cell that is no number or negative, no step.
+        TraceError: a column missing, a cell that is no number or negative, no step, or two columns exchanged.
     """
     aside = {"unreadable": 0}
     parquet = opened.start.startswith(b"PAR1")
@@ -66,7 +68,27 @@ def read_steps(opened: Opened) -> Table:
         if name not in ("worker_id", "dp_rank") and values.null_count() == frame[name].null_count():
             frame = frame.with_columns(values.alias(name))
     timed = on_the_wall(frame)
-    return Table(timed.frame, aside | taken.aside | timed.aside, (*taken.said, *timed.said), clock=timed.clock)
+    # after the clock, which looks at the steps before and behind
+    frame = _with_cache(timed.frame, opened.file, "decode_requests", "decode_kv_tokens")
+    few = timed.frame.height - frame.height
+    aside |= taken.aside | timed.aside | {"incomplete": timed.aside.get("incomplete", 0) + few}
+    said = _said(few, "decode_requests", "decode_kv_tokens")
+    return Table(frame, aside, (*taken.said, *said, *timed.said), clock=timed.clock)
+
+
+def _with_cache(frame: pl.DataFrame, file: str, requests: str, read: str) -> pl.DataFrame:
+    """Without the steps whose decodes read less than one cache token each, which none can; 0 is an engine that does not say."""
+    known = (pl.col(requests) > 0) & (pl.col(read) > 0)
+    few, steps = known & (pl.col(read) < pl.col(requests)), frame.filter(known).height
+    count = frame.filter(few).height
+    if count > SWAPPED_SHARE * steps:
+        shown = f"{count:,} of {steps:,} steps hold less: are the two columns exchanged?"
+        raise TraceError(file, f"{read} of at least {requests}, as a decode reads one cache token or more; {shown}")
+    return frame.filter(~few) if count else frame
+
+
+def _said(few: int, requests: str, read: str) -> tuple[str, ...]:
+    return (f"{few:,} row{'s' * (few > 1)} set aside: less {read} than {requests}, which no engine reads",) if few else ()
 
 
 def _required(names: Sequence[str]) -> tuple[str, ...]:
@@ -147,7 +169,8 @@ def read_scheduler(opened: Opened) -> Table:
         The trace's columns, the command in force, and `start_s`, the clock at the start of schedule() [s].
 
     Raises:
-        TraceError: a column missing, a cell that is no number or negative, steps that end in another order than they began.
+        TraceError: a column missing, a cell that is no number or negative, steps that end in another order than they began, or two
+            columns exchanged.
     """
     names = ("step", *CLOCK, *SUMS)
     frame, cut = text_table(opened, names, FORM_SCHEDULER)
@@ -161,6 +184,9 @@ def read_scheduler(opened: Opened) -> Table:
         row, early = int(backwards["row"][0]), f"{-1e3 * float(backwards['step_time_s'][0]):.3f} ms before"
         raise TraceError(opened.file, "a step that ends after the one before it", row=row, column="exec_ms", found=early)
     warnings = _host_time(frame)
+    whole = _with_cache(frame, opened.file, "n_decode_reqs", "decode_ctx_tokens")
+    few, frame = frame.height - whole.height, whole
+    warnings += _said(few, "n_decode_reqs", "decode_ctx_tokens")
     held = [pl.col(old).alias(new) for old, new in KEPT.items() if old in frame.columns]
     held = [c.cast(pl.Float64, strict=False) if c.meta.output_name() not in ("mode",) else c for c in held]
     return Table(
@@ -176,7 +202,7 @@ def read_scheduler(opened: Opened) -> Table:
             pl.col("t_mono").alias("start_s"),
             *held,
         ),
-        {"unreadable": cut},
+        {"unreadable": cut, "incomplete": few},
         warnings,
     )
 

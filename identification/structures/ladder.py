@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +95,28 @@ def climb(batch: Batch, step_time_s: np.ndarray, rows: np.ndarray) -> tuple[Stru
     if any(c.better for c in apart.values()) or structure.name != "regimes":
         return structure, rungs
     return Structure("affine"), [rung._replace(taken=False) if rung.name == TWO else rung for rung in rungs]
+
+
+def tried_text(rungs: Sequence[Rung] | None, regime: str) -> str:
+    """What is to be said of other structures where a plant misses steps: that they were tried, or that they can be.
+
+    Args:
+        rungs: those of the climb that chose the structure; None where somebody named the structure.
+        regime: "decode" or "mixed".
+
+    Returns:
+        A clause; empty where nothing was tried.
+    """
+    if rungs is None:
+        return "--structure auto tries others on steps left out"
+    left = [rung for rung in rungs if rung.regime == regime and not rung.taken]
+    if not left:
+        return ""
+    best = min(left, key=lambda rung: rung.after / rung.before if rung.before > 0 else 1.0)
+    return (
+        f"of {len(left)} other structures that --structure auto tried on steps left out none told them surely better "
+        f"(the nearest, {best.name}: error {best.before:.1%} to {best.after:.1%})"
+    )
 
 
 def thinned(rows: np.ndarray, mixed: np.ndarray) -> np.ndarray:

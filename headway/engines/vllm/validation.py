@@ -14,9 +14,10 @@ import numpy as np
 from headway.engines.vllm.starting import Start
 from headway.engines.vllm.trial import Arm, Run, Trial, as_json, predicted, turns
 from headway.experiments.checks import Check, live_gates
+from headway.experiments.constraints import asked_again
 from headway.experiments.run import read_json, write_json
 from headway.experiments.statistics import mean_interval
-from headway.experiments.validate import Side, Validation, verdict
+from headway.experiments.validate import Side, Validation, requiring, verdict
 from headway.loads import Load
 from headway.models.goodput import Outcome, summarise
 from headway.models.identified import IdentifiedPlant
@@ -158,7 +159,9 @@ def judged(
     simulated = start.device is not None
     gates = [*live_gates(first.measured, second.measured, identified), *client_gates(flat, targets, alone=not simulated)]
     notes = trial_notes(start, arms, runs, seconds)
+    record = arms[0].record
     result = verdict(f"vllm{'-sim' if simulated else ''}", (first, second), targets, identified, gates, notes)
+    result = requiring(result, asked_again((record.tuning if record is not None else {}).get("required") or []))
     compared = [row for arm in arms[:2] for row in comparison(arm.name, sides[arm.name], targets)]
     return dataclasses.replace(result, others={arm.name: sides[arm.name] for arm in arms[2:]}, compared=compared)
 

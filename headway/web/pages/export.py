@@ -22,6 +22,7 @@ from headway.web.picks import search_of
 from headway.web.views import View, remembered
 
 TITLE = "Export"
+OVERRIDE = "against the certificate: writes it all the same, and says so in what is written"
 MOST_SHOWN = 20_000
 """Characters of one file that the page shows; the command writes all of it."""
 
@@ -57,15 +58,16 @@ def page(asked: Asked) -> list[Any]:
     carried = carried_sentence(view.findings().controller)
     body += [note(carried)] if carried else []
     body += [html.P(text, className="missing") for text in warnings]
-    if why:
-        body.append(note(f"Refused: {why}", "fault"))
+    if why and not (refused and certificate["reason"] in why):  # the verdict above has said it
+        body.append(note(f"{REFUSED.capitalize()}: {why.removeprefix(f'{REFUSED}: ')}", "fault"))
     for name, text in files.items():
         shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}\n... {count(len(text) - MOST_SHOWN)} more characters"
         summary = html.Summary([html.Code(name), html.Span(f" {count(len(text))} characters", className="soft")])
         body.append(html.Details([summary, html.Pre(shown, tabIndex=0)], open=name == "README.md"))
     body.append(html.Section([html.H2("The controller"), *components(gain_table(view.findings().controller or {}))]))
     controller = shlex.quote(str(view.path / "controller.json"))
-    return [*body, command_card(f"headway export {controller} --engine {kind} --out export-{kind}" + (" --uncertified" if refused else ""))]
+    command = f"headway export {controller} --engine {kind} --out export-{kind}"
+    return [*body, command_card(command), *([command_card(f"{command} --uncertified", label=OVERRIDE)] if refused else [])]
 
 
 def written(view: View, kind: str) -> tuple[dict[str, str], list[str], str]:

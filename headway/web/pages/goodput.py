@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import html
 
-from headway.report.commands import commands
+from headway.report.commands import commands_of
 from headway.report.data import dig
 from headway.report.goodput_panels import batch_panels, beside_parts, load_panels, tail_panels
 from headway.report.panels import Shown
@@ -43,7 +43,7 @@ def page(asked: Asked) -> list[Any]:
         html.Section([html.H2("Bound, parts, knees, trade-offs, plant error"), *shown_cards(view, beside_parts(found), dark=dark)]),
         html.Section([html.H2("First tokens and gaps to the far tail"), side_by_side(shown_cards(view, tail_panels(found), dark=dark))]),
         html.Section([html.H2("Per class and in all"), *components(side_table(groups, "What became of the promise"))]),
-        command_card(commands(view.path, found.manifest)["tune"]),
+        command_card(commands_of(found)["tune"]),
     ]
 
 

@@ -9,13 +9,14 @@ from dash import dcc, html
 
 from headway.web.asked import Asked
 from headway.web.cards import chosen_link, command_card, figure_card, note
-from headway.web.followed import Followed, follow, followed_figure, followed_sentence
+from headway.web.followed import Followed, follow, followed_figure, followed_sentence, holds_steps
 from headway.web.picks import search_of
 from headway.web.root import Root
 from headway.web.views import View
 
 TITLE = "Live"
 EVERY_MS = 1000
+MOST_LOOKED_AT = 200
 MOST_SHOWN = 12
 SUFFIXES = (".jsonl", ".csv")
 
@@ -30,7 +31,7 @@ def page(asked: Asked) -> list[Any]:
         Components.
     """
     view, picks, dark, root = asked.view, asked.picks, asked.dark, asked.root
-    files = followable(root)
+    files = followable(root, view.name)
     if not files:
         return [
             note(
@@ -70,18 +71,21 @@ def body(root: Root, view: View, name: str, dark: bool) -> list[Any]:
     return [figure_card("live", followed_figure(found, budget_s), followed_sentence(found, budget_s), dark=dark)]
 
 
-def followable(root: Root) -> list[str]:
-    """Trace files below the root, the one that changed last first.
+def followable(root: Root, run: str = "") -> list[str]:
+    """Trace files below the root: those of the run first, and among them the one that changed last.
 
     Args:
         root: where the runs are.
+        run: whose files come first, relative to the root; "" for none.
 
     Returns:
-        Names relative to it; links that lead out of it are left out.
+        Names relative to it, of files that hold steps; links that lead out of it are left out.
     """
     base = root.path.resolve()
-    found: list[tuple[float, str]] = []
+    found: list[tuple[bool, float, str]] = []
     for pattern in ("*", "*/*", "*/*/*"):
         inside = [p for p in base.glob(pattern) if p.suffix in SUFFIXES and p.is_file() and p.resolve().is_relative_to(base)]
-        found += [(path.stat().st_mtime, str(path.relative_to(base))) for path in inside]
-    return [name for _, name in sorted(found, reverse=True)][:200]
+        names = [(path, str(path.relative_to(base))) for path in inside]
+        found += [(bool(run) and name.startswith(f"{run}/"), path.stat().st_mtime, name) for path, name in names]
+    some = [name for _, _, name in sorted(found, reverse=True)[:MOST_LOOKED_AT]]
+    return [name for name in some if holds_steps(base / name)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import html
 
-from headway.report.commands import commands
+from headway.report.commands import commands_of
 from headway.report.identified import binding_table, coefficient_table, diagnostic_table, ladder_table
 from headway.report.panels import fit_panels, margin_panels, order_panels
 from headway.web.asked import Asked
@@ -39,4 +39,4 @@ def page(asked: Asked) -> list[Any]:
         "Diagnostics": diagnostic_table(found.plant),
     }
     body += [html.Section([html.H2(title), *components(text)]) for title, text in sections.items() if text]
-    return [*body, command_card(commands(view.path, found.manifest)["fit"])]
+    return [*body, command_card(commands_of(found)["fit"])]
