@@ -35,9 +35,9 @@ from headway.engines.vllm.validation import validate_served
 from headway.experiments.baseline import Static
 from headway.experiments.plant_error import scaled
 from headway.experiments.problem import Effort
-from headway.experiments.run import write_json
 from headway.experiments.statistics import mean_interval
 from headway.experiments.validate import Side, Validation
+from headway.experiments.whole_files import write_json
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.loads import Load, open_load, read_controller, read_plant

@@ -21,7 +21,7 @@ from headway.engines.vllm.server import Server, serving
 from headway.engines.vllm.service import read_back
 from headway.engines.vllm.starting import Start, limits_of
 from headway.engines.vllm.step_rows import read_rows
-from headway.experiments.run import write_whole
+from headway.experiments.whole_files import write_whole
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
 from headway.models.regimes import AffinePlant

@@ -19,11 +19,11 @@ from headway.experiments.knee import knee
 from headway.experiments.pareto import Front
 from headway.experiments.plant_error import plant_error
 from headway.experiments.problem import Effort, Problem
-from headway.experiments.run import without_nan
 from headway.experiments.shift import shift
 from headway.experiments.space import Space
 from headway.experiments.tune import Tuned
 from headway.experiments.weights import weighted_front
+from headway.experiments.whole_files import without_nan
 
 SCHEMA = "headway/beside/1"
 

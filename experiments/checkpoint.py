@@ -17,7 +17,8 @@ import numpy as np
 
 from headway.controllers.simulator import Candidate, Draw
 from headway.experiments.problem import Effort, Problem
-from headway.experiments.run import versions, without_nan
+from headway.experiments.run import versions
+from headway.experiments.whole_files import without_nan
 
 SCHEMA = "headway/checkpoint/1"
 

@@ -127,11 +127,18 @@ def asked_again(kept: list[dict[str, Any]]) -> tuple[Requirement, ...]:
     Returns:
         The requirements.
 
+    Raises:
+        ValueError: what was written is no list of requirements.
+
     Example:
         >>> asked_again([{"name": "shed", "bound": 0.02}, {"name": "class.chat", "bound": 0.95}])[1].label
         'class.chat'
     """
-    return tuple(Requirement(row["name"].partition(".")[0], float(row["bound"]), row["name"].partition(".")[2]) for row in kept)
+    try:
+        names = [row["name"].partition(".") for row in kept]
+        return tuple(Requirement(name, float(row["bound"]), of) for (name, _, of), row in zip(names, kept, strict=True))
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise ValueError("controller.json: tuning.required is no list of requirements with a name and a bound; tune anew") from None
 
 
 def found_in(require: tuple[Requirement, ...], outcomes: list[Outcome], targets: tuple[Target, ...]) -> dict[Requirement, float]:

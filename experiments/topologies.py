@@ -131,7 +131,7 @@ class Comparison:
         names = " and ".join([", ".join(kept[:-1]), kept[-1]] if len(kept) > 1 else kept) or "none of them"
         return (
             f"with {self.replicas} replicas, {split.pools.name} attains {100 * one.value:.1f} % {ends(one)} against "
-            f"{100 * other.value:.1f} % {ends(other)} mixed: {100 * gain.value:+.1f} points {ends(gain)}{told}. "
+            f"{100 * other.value:.1f} % {ends(other)} mixed: {gain.in_percent()}{told}. "
             f"{100 * self.wanted:.4g} % is attained by {names}"
         )
 

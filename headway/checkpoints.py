@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headway.experiments.run import clear_beside, read_json, write_json
+from headway.experiments.whole_files import clear_beside, read_json, write_json
 
 
 class CheckpointFile:

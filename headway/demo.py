@@ -14,7 +14,8 @@ import numpy as np
 
 from headway.engines.live import live_engine, record_stage
 from headway.experiments.excite import record_trace
-from headway.experiments.run import RunFolder, write_json
+from headway.experiments.run import RunFolder
+from headway.experiments.whole_files import write_json
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.loads import with_limits

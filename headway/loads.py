@@ -12,7 +12,7 @@ from headway.controllers.policy import Policy
 from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import NOISE_LENGTH, Candidate, Draw, simulate
 from headway.controllers.static import StaticLaw
-from headway.experiments.run import read_json
+from headway.experiments.whole_files import read_json
 from headway.models.identified import IdentifiedPlant
 from headway.models.levels import levels_of
 from headway.models.outcome import FUTURE

@@ -15,8 +15,9 @@ from headway.cli.decide import HELDOUT_MOST
 from headway.cli.options import hardware_given, rows_given
 from headway.cli.terminal import progress_bar
 from headway.cli.words import simulate_lines
-from headway.experiments.run import STAGES, read_json, without_nan
+from headway.experiments.run import STAGES
 from headway.experiments.tune import Effort
+from headway.experiments.whole_files import read_json, without_nan
 from headway.loads import Load, open_load, read_controller, read_plant, with_limits
 from headway.models.identified import IdentifiedPlant
 from headway.notebook_options import EngineLimits, Source, count_of, effort_of, epsilon_of, file_of, limits_of, rate_of, words_of

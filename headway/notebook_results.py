@@ -12,7 +12,8 @@ from headway.cli.terminal import progress_bar
 from headway.cli.words import fit_lines, tune_lines, validate_lines
 from headway.controllers.record import ControllerRecord
 from headway.engines.live import live_engine
-from headway.experiments.run import STAGES, read_json, without_nan, write_json
+from headway.experiments.run import STAGES
+from headway.experiments.whole_files import read_json, without_nan, write_json
 from headway.identification.trace import Trace
 from headway.loads import load_of, with_limits
 from headway.models.identified import IdentifiedPlant

@@ -22,10 +22,10 @@ from headway.experiments.contest import hull_warnings
 from headway.experiments.gain_forms import check_kind
 from headway.experiments.load import load_curve
 from headway.experiments.robust import Robust
-from headway.experiments.run import sha256_of, write_json, write_whole
 from headway.experiments.saturation import figures_of
 from headway.experiments.tune import Effort, Problem, Tuned, tune
 from headway.experiments.validate import Validation, requiring, validate_on_engine, validate_on_plant
+from headway.experiments.whole_files import sha256_of, write_json, write_whole
 from headway.identification.fit import AUTO, fit
 from headway.identification.hardware.points import Hardware
 from headway.identification.readers import read_trace

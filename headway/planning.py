@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.experiments.planning import plan_recording
-from headway.experiments.run import write_json
+from headway.experiments.whole_files import write_json
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.loads import read_plant, with_limits

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headway.experiments.run import MANIFEST, STAGES, RunFolder, read_json
+from headway.experiments.run import MANIFEST, STAGES, RunFolder
+from headway.experiments.whole_files import read_json
 
 DEEPEST = 2
 """Folders below the one that is looked through: runs/NAME is two below the folder that one works in."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from headway.experiments.run import write_json
+from headway.experiments.whole_files import write_json
 from headway.identification.hardware.likeness import likeness
 from headway.identification.hardware.tp import TpLaw, fit_tp
 from headway.identification.readers import read_trace

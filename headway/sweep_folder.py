@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from headway.experiments.promises import COLUMNS, NAMES
-from headway.experiments.run import ENDING, read_json, versions, without_nan, write_json, write_whole
+from headway.experiments.run import versions
 from headway.experiments.sweep import Swept, key_of
+from headway.experiments.whole_files import ENDING, read_json, without_nan, write_json, write_whole
 
 REQUEST, RUNS, RESULT = "request.json", "runs.jsonl", "sweep.json"
 SCHEMA = "headway/sweep/1"

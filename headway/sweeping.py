@@ -13,9 +13,9 @@ import numpy as np
 from headway import units
 from headway.experiments.free import Free, free_parameters
 from headway.experiments.problem import Effort, Problem
-from headway.experiments.run import sha256_of
 from headway.experiments.space import Space
 from headway.experiments.sweep import Axis, sweep
+from headway.experiments.whole_files import sha256_of
 from headway.loads import Load
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits

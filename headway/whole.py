@@ -14,8 +14,9 @@ from headway.cli.decide import HELDOUT_MOST
 from headway.client_specs import behind
 from headway.controllers.record import ControllerRecord
 from headway.engines.live import check_engine, live_engine
-from headway.experiments.run import MANIFEST, RunFolder, read_json, sha256_of, write_json, write_whole
+from headway.experiments.run import MANIFEST, RunFolder
 from headway.experiments.tune import Effort
+from headway.experiments.whole_files import read_json, sha256_of, write_json, write_whole
 from headway.identification.readers import servegen
 from headway.identification.trace import Trace
 from headway.loads import Load, load_of, open_load, read_controller, read_plant

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.browser import WIDTHS, browser, chromium, opened, served, tab
-from headway.experiments.run import read_json
+from headway.experiments.whole_files import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKLOAD = "gamma:rate=30/s,cv=2,prompt=lognormal(median=160,sigma=0.9,min=16,max=1024),output=lognormal(median=60,sigma=0.6,min=4,max=200)"

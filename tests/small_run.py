@@ -11,7 +11,7 @@ from headway.controllers.pi import PILaw
 from headway.controllers.policy import Policy
 from headway.controllers.record import ControllerRecord
 from headway.controllers.simulator import Candidate
-from headway.experiments.run import write_json
+from headway.experiments.whole_files import write_json
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
 from headway.models.signals import Limits, Target

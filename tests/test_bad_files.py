@@ -14,8 +14,8 @@ import pytest
 
 from headway.cli import main
 from headway.controllers.simulator import evaluate
-from headway.experiments.run import write_whole
 from headway.experiments.tune import Effort, Problem, tune
+from headway.experiments.whole_files import write_whole
 from headway.models.goodput import FAILED
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.measures import ATTAINMENT

@@ -63,6 +63,9 @@ ASKED = (Requirement("shed", 0.02), Requirement("class", 0.95, "default"), Requi
 def test_what_was_required_comes_back_from_the_record_as_it_was_asked() -> None:
     kept = json.loads(json.dumps(kept_json(ASKED, dict.fromkeys(ASKED, 0.5))))
     assert asked_again(kept) == ASKED
+    for bad in (5, [5], [{"name": "shed"}], [{"name": 5, "bound": 0.1}], [{"name": "shed", "bound": "x"}]):
+        with pytest.raises(ValueError, match=r"tuning\.required is no list of requirements"):
+            asked_again(cast(Any, bad))
 
 
 def test_what_was_required_is_measured_in_the_runs() -> None:

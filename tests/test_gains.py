@@ -9,7 +9,7 @@ import pytest
 
 from headway.cli.entry import main
 from headway.controllers.pi import PILaw
-from headway.experiments.run import read_json
+from headway.experiments.whole_files import read_json
 from headway.gains import gains_text, parse_gains, rounded
 from headway.loads import read_controller
 from tests.small_run import write_run

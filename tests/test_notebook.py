@@ -14,7 +14,7 @@ import pytest
 
 import headway
 from headway.cli import main
-from headway.experiments.run import read_json, sha256_of
+from headway.experiments.whole_files import read_json, sha256_of
 from headway.notebook_results import FittedPlant, Told, TunedController
 from tests.small_plant import Read
 from tests.synthetic_steps import composed, durations, traced

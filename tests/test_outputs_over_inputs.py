@@ -11,7 +11,7 @@ from headway.cli.entry import main
 from headway.cli.options import not_over_inputs, sources_of, trace_files
 from headway.controllers.record import SCHEMA
 from headway.engines.export import EXPORTERS, RECORD_FILES, write_folder
-from headway.experiments.run import read_json, write_json
+from headway.experiments.whole_files import read_json, write_json
 from headway.loads import read_controller
 from headway.workloads import files_of, located
 from tests.small_run import controller_json, plant_json, write_run

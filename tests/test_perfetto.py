@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.cli import main
-from headway.experiments.run import write_json
+from headway.experiments.whole_files import write_json
 from headway.report.perfetto import COUNTERS, SIDES, trace_events, write_perfetto
 from tests.small_run import validation_json, write_run
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from headway.cli import main
 from headway.controllers.policy import ADMISSIONS, ORDERS, Policy
-from headway.experiments.run import write_json
 from headway.experiments.tune import Effort, Problem, tune
+from headway.experiments.whole_files import write_json
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise
 from headway.models.signals import Limits, Target

@@ -24,7 +24,7 @@ from headway.controllers.record import (
     policy_json,
 )
 from headway.controllers.simulator import Candidate
-from headway.experiments.run import read_json, write_json
+from headway.experiments.whole_files import read_json, write_json
 from headway.models.identified import Hull
 from headway.models.regimes import RegimePlant
 from headway.models.signals import HABITS, Limits, Target

@@ -13,7 +13,7 @@ import pytest
 
 from headway.controllers.tracker import TrackerLaw
 from headway.experiments.analysis import analyse
-from headway.experiments.run import read_json, write_json
+from headway.experiments.whole_files import read_json, write_json
 from headway.report.data import Findings, collect
 from headway.report.goodput_panels import LOOKS, batch_panels, bound_panels, front_panels, not_looked
 from headway.report.loop_panels import loop_panels, points_of, simulated_panel, weakest

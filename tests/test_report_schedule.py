@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headway.controllers.gain_schedule import GainSchedule, knots_of
-from headway.experiments.run import write_json
+from headway.experiments.whole_files import write_json
 from headway.report import page
 from headway.report.data import Findings, collect
 from headway.report.headline import cards, verdict

@@ -13,9 +13,9 @@ from headway.experiments.fired import Fired, Part
 from headway.experiments.knee import ABOVE, FOUND, Knee
 from headway.experiments.pareto import KINDS, front_of
 from headway.experiments.plant_error import Off, PlantError
-from headway.experiments.run import without_nan
 from headway.experiments.shift import Shift, Shifted
 from headway.experiments.statistics import Estimate
+from headway.experiments.whole_files import without_nan
 from headway.report.text import NONE, change
 from headway.report.trade import (
     ablation_sentence,

@@ -18,7 +18,8 @@ import pytest
 
 import headway.whole as whole
 from headway.cli import main
-from headway.experiments.run import ENDING, MANIFEST, RunFolder, read_json, sha256_of, write_json
+from headway.experiments.run import MANIFEST, RunFolder
+from headway.experiments.whole_files import ENDING, read_json, sha256_of, write_json
 from headway.run_index import runs_in
 from headway.whole import Request
 from tests.synthetic_steps import composed, durations

@@ -18,19 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.checkpoints import CheckpointFile
-from headway.experiments.run import (
-    ENDING,
-    MANIFEST,
-    STAGES,
-    RunFolder,
-    place_beside,
-    read_json,
-    sha256_of,
-    versions,
-    without_nan,
-    write_json,
-    write_whole,
-)
+from headway.experiments.run import MANIFEST, STAGES, RunFolder, versions
+from headway.experiments.whole_files import ENDING, place_beside, read_json, sha256_of, without_nan, write_json, write_whole
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.cli.run_index import run_lines
-from headway.experiments.run import STAGES, RunFolder, write_json
+from headway.experiments.run import STAGES, RunFolder
+from headway.experiments.whole_files import write_json
 from headway.next_step import next_step
 from headway.run_index import remove_run, rename_run, row_of, runs_in
 

@@ -23,9 +23,9 @@ from headway.experiments.baseline import best_static
 from headway.experiments.checkpoint import Ledger
 from headway.experiments.free import free_parameters
 from headway.experiments.promises import COLUMNS, NAMES
-from headway.experiments.run import write_json
 from headway.experiments.space import Space
 from headway.experiments.sweep import Axis, Swept, candidate_at, combinations, key_of, sweep
+from headway.experiments.whole_files import write_json
 from headway.models.measures import ATTAINMENT, CLEAN, MEASURES
 from headway.models.signals import Limits
 from headway.sweep_folder import RUNS, SweepFolder

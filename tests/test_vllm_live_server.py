@@ -15,7 +15,7 @@ from headway.engines.vllm.environment import environment
 from headway.engines.vllm.made_model import make_model
 from headway.engines.vllm.recording import record_in_process
 from headway.engines.vllm.starting import Start
-from headway.experiments.run import write_json
+from headway.experiments.whole_files import write_json
 from headway.identification.fit import fit
 from headway.identification.readers import read_trace
 from headway.models.identified import Hull, IdentifiedPlant

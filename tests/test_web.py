@@ -19,7 +19,8 @@ import pytest
 pytest.importorskip("dash", reason="the workbench needs dash: pip install 'headway[web]'")
 
 from headway.cli.entry import main
-from headway.experiments.run import STAGES, read_json, write_json
+from headway.experiments.run import STAGES
+from headway.experiments.whole_files import read_json, write_json
 from headway.loads import read_controller
 from headway.web import upload
 from headway.web.app import application, body

@@ -18,7 +18,7 @@ pytest.importorskip("dash", reason="the workbench needs dash: pip install 'headw
 pytest.importorskip("playwright", reason="browser tests need playwright, which the developer's extra brings")
 
 from benchmarks.browser import WIDTHS, browser, chromium, drags, opened, photographed, served, tab
-from headway.experiments.run import read_json, write_json
+from headway.experiments.whole_files import read_json, write_json
 from headway.report import write_report
 from headway.web.pages import PAGES
 from tests.small_run import write_run

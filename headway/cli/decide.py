@@ -191,7 +191,7 @@ def analyse(
     """
     from headway.experiments.analysis import analyse as analysis
     from headway.experiments.certificate import REFUSED
-    from headway.experiments.run import write_json
+    from headway.experiments.whole_files import write_json
     from headway.gains import by_hand, parse_gains, with_gains
     from headway.loads import read_controller, read_plant
     from headway.policies import parse_policy

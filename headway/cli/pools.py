@@ -121,11 +121,13 @@ def pools_lines(data: dict[str, Any]) -> list[str]:
     Returns:
         Lines.
     """
+    from headway.experiments.statistics import Estimate
+
     sides = {one["name"]: one for one in (data["mixed"], *data["splits"])}
     lines = [f"{data['mixed']['requests']:,} requests, {data['replicas']} engines", *side_table(sides)]
     for name, one in sides.items():
         words = ", ".join(f"{k.replace('_', ' ')} {v:g}" if isinstance(v, float | int) else f"{k} {v}" for k, v in one["setting"].items())
         low, high = one["gain_ci95"]
-        gain = "" if name == data["mixed"]["name"] else f"; {100 * one['gain']:+.1f} points [{100 * low:.1f}, {100 * high:.1f}]"
+        gain = "" if name == data["mixed"]["name"] else f"; {Estimate(one['gain'], low, high).in_percent()}"
         lines.append(f"{name:10} {percent(one['attainment'])} on time{gain}; {words.replace('name ', '', 1)}")
     return [*lines, f"verdict    {data['sentence']}", *warning_lines(data["warnings"])]

@@ -88,7 +88,7 @@ def show(value: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:
         as_json: print the JSON object and nothing else.
     """
     if as_json:
-        from headway.experiments.run import without_nan
+        from headway.experiments.whole_files import without_nan
 
         _put(json.dumps(without_nan(value)) + "\n")
     else:

@@ -21,7 +21,8 @@ from headway.engines.readme import readme, warnings_of
 from headway.engines.runtime_drift import DRIFT_NUMBERS
 from headway.engines.runtime_prompts import engines_own
 from headway.engines.targets import TARGETS, export_target, refuse_schedule
-from headway.experiments.run import MANIFEST, place_beside, read_json
+from headway.experiments.run import MANIFEST
+from headway.experiments.whole_files import place_beside, read_json
 
 
 class Exported(NamedTuple):

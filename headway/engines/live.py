@@ -13,7 +13,7 @@ import polars as pl
 
 from headway.experiments.excite import record_design, record_trace
 from headway.experiments.plan import settings_of
-from headway.experiments.run import read_json, write_json, write_whole
+from headway.experiments.whole_files import read_json, write_json, write_whole
 from headway.identification.design.settings import Setting
 from headway.loads import with_limits
 from headway.models.compiled import cache_folder

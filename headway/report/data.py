@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from headway.experiments.run import RunFolder, read_json
+from headway.experiments.run import RunFolder
+from headway.experiments.whole_files import read_json
 from headway.identification.rows import KEPT, judge, used_rows
 from headway.identification.structures.lag import Lag, neighbours_of
 from headway.identification.trace import Trace

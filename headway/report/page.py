@@ -8,7 +8,8 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from headway.experiments.run import STAGES, write_whole
+from headway.experiments.run import STAGES
+from headway.experiments.whole_files import write_whole
 from headway.report.data import Findings, collect
 from headway.report.sections import SECTIONS, opening
 from headway.report.text import escape

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headway.experiments.run import RunFolder, read_json, write_whole
+from headway.experiments.run import RunFolder
+from headway.experiments.whole_files import read_json, write_whole
 from headway.models.bottleneck import LIMITS
 from headway.models.outcome import BOUNDS
 from headway.report.data import dig, timeline_of

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.controllers.record import ControllerRecord
-from headway.experiments.run import STAGES, read_json
+from headway.experiments.run import STAGES
+from headway.experiments.whole_files import read_json
 from headway.loads import read_controller, read_plant
 from headway.models.identified import IdentifiedPlant
 from headway.report.data import Findings, collect

@@ -18,7 +18,7 @@ import numpy as np
 import headway
 from headway.engines.vllm.machine import share_of_others, usage
 from headway.engines.vllm.server import Server
-from headway.experiments.run import read_json, write_json
+from headway.experiments.whole_files import read_json, write_json
 from headway.models.signals import Target
 from headway.models.workload import Workload
 

@@ -7,7 +7,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headway.experiments.run import write_json, write_whole
+from headway.experiments.whole_files import write_json, write_whole
 
 VOCAB = 16_384
 """Tokens of the vocabulary, the special ones included."""

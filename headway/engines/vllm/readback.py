@@ -9,7 +9,7 @@ from typing import Any
 from headway.engines.verified import read_back as flags_read_back
 from headway.engines.verified import values_in_config, values_in_log
 from headway.engines.vllm.service import Service, read_back
-from headway.experiments.run import read_json
+from headway.experiments.whole_files import read_json
 
 STARTED = re.compile(r"headway: mode (\w+), (?:law (\w+), content (\w+)|no gains)")
 """What the adapter says when it starts."""

@@ -20,7 +20,7 @@ from headway.engines.vllm.service import Service, read_back
 from headway.engines.vllm.starting import Start, limits_of
 from headway.engines.vllm.step_rows import StepRows, read_rows
 from headway.experiments.excite import excitation_workload
-from headway.experiments.run import write_json, write_whole
+from headway.experiments.whole_files import write_json, write_whole
 from headway.models.signals import Limits
 
 Progress = Callable[[str, float], None]

@@ -15,8 +15,8 @@ from headway.engines.vllm.starting import Start
 from headway.engines.vllm.step_rows import StepRows
 from headway.engines.vllm.trial import arms_of
 from headway.engines.vllm.validation import validate_served
-from headway.experiments.run import write_json
 from headway.experiments.validate import Validation
+from headway.experiments.whole_files import write_json
 from headway.loads import Load, read_plant
 from headway.models.signals import Limits
 from headway.pipeline import plant_of, static_of

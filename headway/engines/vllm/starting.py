@@ -13,7 +13,7 @@ from headway.engines.vllm.environment import environment, version
 from headway.engines.vllm.machine import Cores, divide
 from headway.engines.vllm.server import Serving
 from headway.engines.vllm.sim_device import ASYNC, CLASS
-from headway.experiments.run import read_json, write_json, write_whole
+from headway.experiments.whole_files import read_json, write_json, write_whole
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits
 

@@ -22,8 +22,8 @@ from headway.engines.vllm.service import read_back
 from headway.engines.vllm.starting import Start, limits_of
 from headway.engines.vllm.step_rows import read_rows
 from headway.experiments.baseline import EARLY, Static
-from headway.experiments.run import read_json, write_json, write_whole
 from headway.experiments.validate import FRESH
+from headway.experiments.whole_files import read_json, write_json, write_whole
 from headway.models.goodput import Outcome
 from headway.models.identified import IdentifiedPlant
 from headway.models.signals import Limits, Target

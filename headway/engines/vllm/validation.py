@@ -15,9 +15,9 @@ from headway.engines.vllm.starting import Start
 from headway.engines.vllm.trial import Arm, Run, Trial, as_json, predicted, turns
 from headway.experiments.checks import Check, live_gates
 from headway.experiments.constraints import asked_again
-from headway.experiments.run import read_json, write_json
 from headway.experiments.statistics import mean_interval
 from headway.experiments.validate import Side, Validation, requiring, verdict
+from headway.experiments.whole_files import read_json, write_json
 from headway.loads import Load
 from headway.models.goodput import Outcome, summarise
 from headway.models.identified import IdentifiedPlant
