@@ -86,10 +86,10 @@ def test_what_was_required_is_measured_in_the_runs() -> None:
 
 
 def test_a_validation_is_not_met_where_the_queue_grows_or_a_requirement_is_missed() -> None:
-    plant, sides = known(SLOW, LIMITS), (Candidate(StaticLaw(100.0), Policy(order="fcfs", triage="none")),) * 2
+    plant, stock = known(SLOW, LIMITS), Candidate(StaticLaw(100.0), Policy(order="fcfs", triage="none"))
 
     def outcome(rate_rps: float, *require: Requirement) -> tuple[str, bool]:
-        found = validate_on_plant(sides, plant, plant, Even(rate_rps), LATE, LIMITS, requests=200, runs=2)
+        found = validate_on_plant((stock, stock), plant, plant, Even(rate_rps), LATE, LIMITS, requests=200, runs=2)
         found = requiring(found, require)
         return found.outcome, found.target_reached
 
