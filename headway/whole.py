@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from headway.engines.live import check_engine, live_engine
 from headway.experiments.run import MANIFEST, RunFolder
 from headway.experiments.tune import Effort
 from headway.experiments.whole_files import read_json, sha256_of, write_json, write_whole
-from headway.identification.readers import servegen
 from headway.identification.trace import Trace
 from headway.loads import Load, load_of, open_load, read_controller, read_plant
 from headway.models.engine import Engine
@@ -26,7 +24,7 @@ from headway.models.signals import Limits
 from headway.pipeline import Progress, export_stage, fit_stage, tune_stage, validate_stage, write_trace
 from headway.policies import parse_policy
 from headway.report import write_report
-from headway.workloads import located
+from headway.workloads import files_of, located
 
 SHARES = {
     "trace": (0.0, 0.02),
@@ -129,7 +127,7 @@ class Request:
         Returns:
             Their paths as the request names them, of those that are there: traces, target, workload and what its recipe names.
         """
-        found = [*self.traces, self.target, *_files_of_workload(self.workload)]
+        found = [*self.traces, self.target, *map(str, files_of(self.workload))]
         return [name for name in dict.fromkeys(found) if os.path.isfile(name)]
 
 
@@ -139,24 +137,6 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "str": ("text", (str,)),
 }
 """What fields of limits and effort hold, by the kind that they were declared as."""
-
-
-def _files_of_workload(text: str) -> list[str]:
-    """The files that a workload is read from; none where all of it is drawn."""
-    head = behind(text)[0]
-    path = head.partition(":")[2].strip()
-    lengths = re.findall(r",\s*lengths\s*=\s*([^,]+)", text)
-    tried = [text, head.strip(), path, path.rpartition("@")[0].strip()]
-    place = next((name for name in tried if name and os.path.exists(name)), None)
-    if place is None:
-        return [name.strip() for name in lengths]
-    if not servegen.claims(Path(place)):
-        return [place]
-    # a folder of ServeGen's is all pairs in it; one of its files is read with the other of its pair
-    one = servegen.NAME.fullmatch(Path(place).name) if os.path.isfile(place) else None
-    folder = Path(place).parent if one else Path(place)
-    named = ((file, servegen.NAME.fullmatch(file.name)) for file in sorted(folder.iterdir()))
-    return [str(file) for file, match in named if match and (one is None or match[1] == one[1])]
 
 
 def same_inputs(folder: RunFolder, request: Request) -> list[str]:

@@ -164,9 +164,12 @@ def files_of(text: str) -> list[Path]:
         return [Path(found[2].strip()) for found in LENGTHS_FILE.finditer(text)]
     path = Path(text if named is None else named.path)
     # os.path, because a Path raises where a text is too long for a file name
-    folder = path if os.path.isdir(path) else path.parent if CHUNK.fullmatch(path.name) else None
-    chunks = [] if folder is None or not os.path.isdir(folder) else [file for file in folder.iterdir() if CHUNK.fullmatch(file.name)]
-    return [path, *chunks]
+    one = CHUNK.fullmatch(path.name)
+    folder = path if os.path.isdir(path) else path.parent if one else None
+    held = sorted(folder.iterdir()) if folder is not None and os.path.isdir(folder) else []
+    # a folder of ServeGen's is all pairs in it; one of its files is read with the other of its pair
+    chunks = [file for file in held if (match := CHUNK.fullmatch(file.name)) and (one is None or match[1] == one[1])]
+    return list(dict.fromkeys([path, *chunks]))
 
 
 class Named(NamedTuple):
