@@ -312,7 +312,7 @@ def test_what_puts_the_result_in_question_comes_first(found: Findings) -> None:
     assert [grave for grave, _ in listed] == sorted((grave for grave, _ in listed), reverse=True)
     text = "\n".join(t for grave, t in listed if grave)
     for said in (
-        "prompts met decodes (at least 50 steps with both; found 3)",
+        "prompts met decodes (at least 50 steps with both; found 3 steps)",
         "nothing better than the best static setting",
         "not stable",
         "gives way first: it keeps 99 % of the tokens on time at none of the loads shown, best static up to 11.5/s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headway.cli.words import found_text
 from headway.identification.rows import REASONS
 from headway.notes import DOUBTS, gravity, ordered
 from headway.report.data import Findings, dig
@@ -38,11 +39,11 @@ def _of_verdict(found: Findings) -> list[str]:
     for kind, words in (("gates", "the experiment cannot say anything"), ("checks", "the promise of tuning did not hold")):
         for check in filter(None, data.get(kind) or []):
             if not check.get("ok"):
-                value = number(check.get("value"))
-                text.append(f"{words}: {check.get('name')} ({check.get('bar')}" + ("" if value is None else f"; found {value:.4g}") + ")")
-    if data.get("target_reached") is False:
-        late = number(dig(data, "controller", "attainment"))
-        share = percent(None if late is None else 1 - late)
+                value = "" if number(check.get("value")) is None else f"; found {found_text({'name': '', **check})}"
+                text.append(f"{words}: {check.get('name')} ({check.get('bar')}{value})")
+    attained = number(dig(data, "controller", "attainment"))
+    if data.get("target_reached") is False and (attained is None or 1 - attained > (found.epsilon or 0)):
+        share = percent(None if attained is None else 1 - attained)
         text.append(f"target not reached at this load: {share} of the owed tokens were late or never came, {percent(found.epsilon)} may be")
     if dig(data, "drift", "alarms"):
         text += [f"validation: {said}" for said in (dig(data, "drift", "said") or [])[:1]]
