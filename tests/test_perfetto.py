@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.cli import main
+from headway.experiments.run import MANIFEST
 from headway.experiments.whole_files import write_json
 from headway.report.perfetto import COUNTERS, SIDES, trace_events, write_perfetto
 from tests.small_run import validation_json, write_run
@@ -123,7 +124,14 @@ def test_the_report_command_writes_it_too(run: Path, tmp_path: Path, capsys: pyt
 
 def test_what_cannot_be_written_is_said_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (run / "validation.json").read_bytes()
-    assert main(["report", str(run), "--perfetto", str(run / "validation.json")]) == 2
+    trace, validation = tmp_path / "raw.csv", run / "validation.json"
+    trace.write_text("rows", encoding="utf-8")
+    write_json(run / MANIFEST, {"request": {"traces": [str(trace)]}, "stages": {}, "inputs": {}})
+    for read in (trace, run / MANIFEST):
+        assert main(["report", str(run), "--perfetto", str(read)]) == 2
+        assert "would be written over" in capsys.readouterr().err
+    (run / MANIFEST).unlink()
+    assert main(["report", str(run), "--perfetto", str(validation)]) == 2
     assert "would be written over" in capsys.readouterr().err
     assert (run / "validation.json").read_bytes() == before
     write_json(run / "validation.json", {**validation_json(), "controller": {}, "best_static": {}})

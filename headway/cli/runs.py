@@ -114,7 +114,7 @@ def report(
 
     Example: headway report RUN --perfetto steps.json
     """
-    from headway.experiments.run import STAGES, RunFolder
+    from headway.experiments.run import MANIFEST, STAGES, RunFolder
     from headway.report import write_report
     from headway.report.perfetto import write_perfetto
 
@@ -122,7 +122,9 @@ def report(
         raise ValueError(f"{run}: no such run folder; `headway run --out {run} ...` makes one")
     told, lines = {}, []
     if perfetto is not None:
-        not_over_inputs("--perfetto", perfetto, [run / name for name in STAGES.values()])
+        asked = RunFolder(run).manifest()
+        read = [run / name for name in (*STAGES.values(), MANIFEST)]
+        not_over_inputs("--perfetto", perfetto, [*read, *asked.get("inputs", {}), *asked.get("request", {}).get("traces", [])])
         steps = write_perfetto(run, perfetto)
         told = {"perfetto": str(perfetto), "steps": steps}
         lines = [
