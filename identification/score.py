@@ -91,7 +91,7 @@ def score(
         progress: called with a label and the share done.
 
     Returns:
-        The errors; the first warnings say in words whether the rows were fitted to, and by how much the steps are shifted.
+        The errors; the first warning says in words whether the rows were fitted to.
 
     Raises:
         ValueError: an unknown word, column or value.
@@ -103,8 +103,7 @@ def score(
     if progress:
         progress("scoring", 0.9)
     result = score_rows(plant, trace, selected, reason)
-    said = [*_trained_on(plant.about, trace, selected), *_shifted(result)]
-    return dataclasses.replace(result, warnings=[*said, *result.warnings])
+    return dataclasses.replace(result, warnings=[*_trained_on(plant.about, trace, selected), *result.warnings])
 
 
 def score_rows(plant: IdentifiedPlant, trace: Trace, selected: np.ndarray, reason: np.ndarray) -> Score:
@@ -176,14 +175,21 @@ def _shift_text(shift: Mapping[str, Any]) -> str:
     return f"{size:,.{0 if size >= 9.95 else 1}f} % {shift['direction']}" if size >= TOLD else "neither longer nor shorter"
 
 
-def _shifted(result: Score) -> list[str]:
-    """The shift of each regime in one sentence, where there are steps enough to say it."""
-    steps = {"decode": result.steps - result.steps_mixed, "mixed": result.steps_mixed}
-    told = [(name, _shift_text(result.shift[name])) for name in steps if steps[name] >= FEWEST_FOR_INTERVAL]
+def shift_sentence(score: Mapping[str, Any]) -> str:
+    """By how much the steps of each regime took longer or shorter than the plant says.
+
+    Args:
+        score: as `Score.to_json`.
+
+    Returns:
+        One sentence; empty where no regime has steps enough to say it.
+    """
+    steps = {"decode": score["steps"] - score["steps_mixed"], "mixed": score["steps_mixed"]}
+    told = [(name, _shift_text(score["shift"][name])) for name in steps if steps[name] >= FEWEST_FOR_INTERVAL]
     if not told:
-        return []
+        return ""
     (name, text), *others = told
-    return [f"{name} steps took {text} than the plant says{''.join(f', {more} steps {much}' for more, much in others)}, in the median"]
+    return f"{name} steps took {text} than the plant says{''.join(f', {more} steps {much}' for more, much in others)}, in the median"
 
 
 def _coverage(

@@ -93,7 +93,7 @@ def test_the_twin_of_the_standard_library_decides_the_same(seed: int, mode: str,
 def record_of(policy: Policy) -> ControllerRecord:
     plant = LINEAR
     limits, hull = Limits(50_000, 16, watermark=0.01), Hull(64.0, 1e5, 8192.0, 1e7)
-    workload = {"spec": "given", "rate_rps": None, "rows": 1, "requests": 1}
+    workload = {"spec": "given", "rate_rps": None, "rows": None, "requests": 1}
     return ControllerRecord(
         Candidate(StaticLaw(512.0), policy), (TARGET,), limits, plant, hull, {"file": "plant.json", "sha256": "0"}, workload, {}
     )

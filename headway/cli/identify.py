@@ -92,12 +92,14 @@ def score(
 
     Example: headway score plant.json steps.csv --blocks odd
     """
+    from headway.identification.score import shift_sentence
     from headway.pipeline import score_stage
 
     with progress_bar() as bar:
         result = score_stage(plant, traces, format=format, blocks=blocks, where=where_given(where), progress=bar).to_json()
     lines = [
         *score_lines(result, "scored"),
+        *([f"shift      {text}"] if (text := shift_sentence(result)) else []),
         rows_line(result["rows"]),
         f"max error  {percent(result['max_ape_all'], 0)} with the rows that were set aside",
     ]
