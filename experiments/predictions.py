@@ -9,21 +9,14 @@ from typing import Any
 import numpy as np
 
 from headway.controllers.correction import PlantCorrection
-from headway.controllers.drift import DOWN, RAISED, UP, DriftMonitor
+from headway.controllers.drift import DOWN, UP, DriftMonitor
 from headway.controllers.paired import Paired, pair
+from headway.experiments.drift_monitor import hidden_change, monitor_of
 from headway.models.identified import IdentifiedPlant
-from headway.models.noise import Noise
 from headway.models.plant import Batch
-from headway.models.regimes import AffinePlant
 
 FEW_ALARMS = 3
 """Alarms that are named one by one; the others are counted."""
-
-FALSE, STREAM, STREAMS = 0.3, 24_000, 6
-"""False alarms per stream that the plant's own noise may raise, steps of a stream, and streams of each regime and of both."""
-
-STRICTER, TIMES = 1.2, 10
-"""Factor from one limit of the CUSUM to the next that is tried, and how often."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,59 +89,6 @@ class Predictions:
         return [_alarmed(self.alarms, where, self.hidden), f"steps took {most} predicted in the median; mean error {off}"]
 
 
-def monitor_of(identified: IdentifiedPlant) -> DriftMonitor:
-    """The monitor of a plant, as patient as its noise wants it.
-
-    spread = max(.05, 1.25 mean |r|),  limit = least of 13 x 1.2^i with at most .3 false alarms in 24,000 steps of this noise
-
-    The usual numbers are those of an engine that wanders by a few percent. One that wanders by 30 % is in alarm from its first
-    steps on if 5 % is believed, and learns nothing better meanwhile: a monitor in alarm does not teach its spread. So the
-    belief is what the fit's residuals show, and the limit is tried on them, drawn as the simulator draws them: steps of either
-    regime, and of both in turn.
-
-    Args:
-        identified: the plant with its residuals.
-
-    Returns:
-        A monitor; the usual one where the residuals are no larger than it believes and raise no more alarms than it promises.
-    """
-    noise, usual = identified.noise, DriftMonitor()
-    known = np.concatenate([noise.decode, noise.mixed])
-    if not len(known):
-        return usual
-    spread = float(np.clip(1.25 * np.abs(known).mean(), usual.spread, 10.0))
-    streams = _streams(noise)
-    tried = [dataclasses.replace(usual, spread=spread, limit=usual.limit * STRICTER**i) for i in range(TIMES)]
-    return next((monitor for monitor in tried if _quiet(monitor, streams)), tried[-1])
-
-
-def _hidden(monitor: DriftMonitor) -> float:
-    """Change of the step time whose share in the whitened residual is the CUSUM's reference: a lasting one below it adds up to nothing."""
-    passes = (1 - monitor.memory) / (1 - monitor.memory * (1 - monitor.gain))
-    return math.expm1(max(monitor.reference * monitor.spread / passes, 0.5 * math.log1p(monitor.slowdown)))
-
-
-def _streams(noise: Noise) -> list[np.ndarray]:
-    """Factors of a plant's own noise, shape (STREAM,) each: decode-only steps, steps with prefill, and both as they come."""
-    found = []
-    for seed in range(STREAMS):
-        decode, mixed = noise.draw(seed, STREAM)
-        both = np.where(np.random.default_rng([seed, 0xD21F]).random(STREAM) < 0.5, mixed, decode)
-        found += [x for x, own in ((decode, noise.decode), (mixed, noise.mixed), (both, noise.mixed)) if len(own)]
-    return found
-
-
-def _quiet(monitor: DriftMonitor, streams: list[np.ndarray]) -> bool:
-    """Whether a monitor raises hardly an alarm on steps that took a plant's time but for its noise."""
-    one, none, raised = np.ones(STREAM), np.zeros(STREAM), 0.0
-    for factors in streams:
-        found = pair(AffinePlant((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)), Batch(one, one, none, none, none), factors, monitor=monitor)
-        raised += found.drift[RAISED]
-        if raised > FALSE * len(streams):
-            return False
-    return True
-
-
 def _alarms(run: int, one: Paired, monitor: DriftMonitor) -> list[Alarm]:
     """The alarms of a run, without those of an engine that only came back.
 
@@ -212,7 +152,7 @@ def paired_predictions(logs: list[np.ndarray], identified: IdentifiedPlant) -> P
     regime = np.concatenate(mixed)
     bias = float(np.median(took / np.maximum(fitted, 1e-12))) - 1
     error, corrected_error = (_errors(said, took, regime) for said in (fitted, corrected))
-    return Predictions(len(found), len(took), int((~inside).sum()), bias, error, corrected_error, alarms, _hidden(monitor))
+    return Predictions(len(found), len(took), int((~inside).sum()), bias, error, corrected_error, alarms, hidden_change(monitor))
 
 
 def _errors(said_s: np.ndarray, took_s: np.ndarray, mixed: np.ndarray) -> dict[str, float]:

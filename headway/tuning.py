@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.experiments.checkpoint import Store
+from headway.experiments.drift_monitor import monitor_of
 from headway.experiments.gain_training import BETTER, train_schedule
-from headway.experiments.predictions import monitor_of
 from headway.experiments.tune import Tuned, rejudged
 
 SCHEMA = "headway/tuning/1"

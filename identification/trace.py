@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from headway.identification.choice import chosen
+from headway.identification.row_filter import chosen
 from headway.models.plant import Batch
 
 BLOCK_ROWS = 200

@@ -14,7 +14,8 @@ from headway.controllers.paired import pair
 from headway.controllers.policy import Policy
 from headway.controllers.simulator import LOG_COLUMNS, Candidate
 from headway.controllers.static import StaticLaw
-from headway.experiments.predictions import monitor_of, paired_predictions
+from headway.experiments.drift_monitor import monitor_of
+from headway.experiments.predictions import paired_predictions
 from headway.experiments.validate import validate_on_plant
 from headway.models.identified import Hull, IdentifiedPlant
 from headway.models.noise import Noise

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headway.identification.choice import column_range
 from headway.identification.diagnostics.correlation import autoregression, chance, explained, filtered, sampled, settled, spread, whole
+from headway.identification.row_filter import column_range
 
 BINS = 30
 """Bins of tokens at most."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from headway.identification.choice import column_range
 from headway.identification.diagnostics.correlation import autoregression, chance, explained, filtered, sampled, spread, whole
+from headway.identification.row_filter import column_range
 
 FEWEST = 60
 """Steps of a regime below which nothing is tested [steps]."""

@@ -11,7 +11,7 @@ import pytest
 
 from headway.cli import main
 from headway.cli.options import where_given
-from headway.identification.choice import chosen, column_range
+from headway.identification.row_filter import chosen, column_range
 from tests.synthetic_steps import composed, durations, traced
 
 NUMBERS = pl.Series("level", [1.0, 2.0, 2.5, 4.0, None, float("nan")])
